@@ -1,0 +1,123 @@
+"""The versioned weights folder: how a learner hands its weights to the services that follow it.
+
+    FOLDER/
+      v000000012/     a Hugging Face model folder (config.json, model.safetensors, tokenizer files)
+      v000000013/
+      LATEST          the version to serve, as text; replaced atomically after its folder is complete
+
+A version folder is written under a temporary name and renamed, so a reader sees all of it or nothing. Readers follow
+`LATEST` in both directions: it goes back when a learner restarts from a checkpoint. No tensor is touched here.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_LATEST = "LATEST"
+
+
+@dataclass(frozen=True)
+class Published:
+    """One complete version in a weights folder."""
+
+    version: int
+    path: Path
+
+
+def version_path(folder: Path, version: int) -> Path:
+    """Where `version` lies, whether or not it exists."""
+    return folder / f"v{version:09d}"
+
+
+def publish(folder: Path, version: int, write: Callable[[Path], None], *, keep_last: int = 2) -> Published:
+    """Write a version with `write(path)`, make it the latest, and remove all but the `keep_last` newest.
+
+    A version that is already there is replaced: a learner that resumed from a checkpoint publishes it anew.
+
+    Raises:
+        ValueError: `keep_last` is less than 1.
+    """
+    if keep_last < 1:
+        raise ValueError(f"keep_last must be at least 1, not {keep_last}")
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".tmp-{uuid.uuid4().hex}"
+    temporary.mkdir()
+    try:
+        write(temporary)
+        _sync_files(temporary)
+        final = version_path(folder, version)
+        if final.exists():
+            _remove(final)
+        os.rename(temporary, final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    set_latest(folder, version)
+    for old in published(folder)[:-keep_last]:
+        if old.version != version:
+            _remove(old.path)
+    return Published(version, final)
+
+
+def set_latest(folder: Path, version: int) -> None:
+    """Make an existing version the one to serve.
+
+    Raises:
+        FileNotFoundError: the folder holds no such version.
+    """
+    if not version_path(folder, version).is_dir():
+        raise FileNotFoundError(f"no version {version} in {folder}")
+    temporary = folder / f".{_LATEST}-{uuid.uuid4().hex}"
+    with temporary.open("w") as file:
+        file.write(f"{version}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / _LATEST)
+    _sync_folder(folder)
+
+
+def latest(folder: Path) -> Published | None:
+    """The version to serve, or None when nothing was published yet."""
+    try:
+        version = int((folder / _LATEST).read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    path = version_path(folder, version)
+    return Published(version, path) if path.is_dir() else None
+
+
+def published(folder: Path) -> list[Published]:
+    """Every complete version, oldest first."""
+    if not folder.is_dir():
+        return []
+    versions = [
+        Published(int(path.name[1:]), path)
+        for path in folder.iterdir()
+        if path.name.startswith("v") and path.name[1:].isdigit()
+    ]
+    return sorted(versions, key=lambda published: published.version)
+
+
+def _remove(path: Path) -> None:
+    # Renamed first: a reader either finds the whole version or none of it.
+    doomed = path.with_name(f".tmp-{uuid.uuid4().hex}")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)
+
+
+def _sync_files(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""The reward services: one folder, one deployable process."""

@@ -1,0 +1,147 @@
+"""What a service author writes: one class. The runtime turns it into a process.
+
+A scorer subclasses `Scorer` and implements `score`. A service that samples responses subclasses `Generator`; one
+that also learns online subclasses `Learner`. Their methods are synchronous and run in threads of the runtime,
+never on its event loop; `score` gets at most `batching.max_items` jobs, possibly of several requests.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from guerdon.types import (
+    GenerateResult,
+    GenerateSample,
+    Result,
+    Sample,
+    Sampling,
+    UpdateRequest,
+    UpdateResponse,
+    VersionsResponse,
+)
+
+
+class Unscorable(Exception):
+    """The sample itself is at fault; becomes status `invalid_input`. The message names the field."""
+
+
+class NotReady(Exception):
+    """The service cannot answer at the moment; becomes status `unavailable`."""
+
+
+class ScorerSettings(BaseModel):
+    """Base of a service's start-up settings (`guerdon serve NAME key=value`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ScorerOptions(BaseModel):
+    """Base of a service's per-request options; /v1/info publishes the JSON Schema."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+SettingsT = TypeVar("SettingsT", bound=ScorerSettings)
+OptionsT = TypeVar("OptionsT", bound=ScorerOptions)
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How the micro-batcher groups items: until `max_items` or `max_tokens`, or after `max_wait_ms`."""
+
+    max_items: int = 64
+    max_tokens: int = 16_384
+    max_wait_ms: float = 2.0
+    #: Batches that run at the same time, each in its own thread. 1 for a model; the worker count for verifiers.
+    concurrency: int = 1
+
+
+@dataclass(frozen=True)
+class ScoreJob(Generic[OptionsT]):
+    """One sample with the options of the request it came in."""
+
+    sample: Sample
+    options: OptionsT
+    min_version: int | None = None
+
+
+@dataclass(frozen=True)
+class GenerateJob:
+    """One prompt with the sampling parameters of the request it came in."""
+
+    sample: GenerateSample
+    sampling: Sampling
+    min_version: int | None = None
+
+
+class Service(ABC, Generic[SettingsT]):
+    """What every service has: a name, a version, settings, a life."""
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    settings_type: ClassVar[type[ScorerSettings]] = ScorerSettings
+
+    def __init__(self, settings: SettingsT) -> None:
+        self.settings = settings
+        self.batching = Batching()
+
+    def open(self) -> None:
+        """Load models and start workers; runs in a thread before the service reports ready."""
+
+    def close(self) -> None:
+        """Release what `open` took; runs after the last batch."""
+
+    @property
+    def model_version(self) -> int | None:
+        """The version of the weights that answer now; None for services without a model."""
+        return None
+
+    def details(self) -> dict[str, str]:
+        """What /v1/info should say beyond the obvious (model path, isolation profile ...)."""
+        return {}
+
+
+class Scorer(Service[SettingsT], Generic[SettingsT, OptionsT]):
+    """Scores samples: the common case."""
+
+    options_type: ClassVar[type[ScorerOptions]] = ScorerOptions
+
+    @abstractmethod
+    def score(self, batch: Sequence[ScoreJob[OptionsT]]) -> list[Result]:
+        """One result per job, in order.
+
+        The runtime stamps id, scorer, versions and times. A sample at fault gets a result of its own
+        (`guerdon.types.failed`), so that its neighbours are unharmed; an exception costs the whole batch, whose
+        items the runtime then tries one by one.
+        """
+
+    def tokens(self, job: ScoreJob[OptionsT]) -> int:
+        """What the job counts against `Batching.max_tokens`; 0 where tokens do not matter."""
+        return 0
+
+
+class Generator(Service[SettingsT]):
+    """Samples responses."""
+
+    @abstractmethod
+    def generate(self, batch: Sequence[GenerateJob]) -> list[GenerateResult]:
+        """One result per job, in order; the same rules as `Scorer.score`."""
+
+
+class Learner(Scorer[SettingsT, OptionsT]):
+    """Scores samples and learns online. `update` and `score` never run at the same time."""
+
+    @abstractmethod
+    def update(self, request: UpdateRequest) -> UpdateResponse:
+        """Apply one update. Applied once per `request.request_id`, however often it is called."""
+
+    @abstractmethod
+    def versions(self) -> VersionsResponse:
+        """The current version and those that can still be read."""
+
+
+AnyScorer = Scorer[Any, Any]
+AnyService = Service[Any]
