@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 class JsonText:
     """Marks a field that is a JSON value in JSON and a string of JSON text in protobuf.
 
-    protobuf's own Value keeps every number as a double, which would make 1 equal 1.0 and round large integers.
+    protobuf's own Value keeps every number as a double: 1 would equal 1.0, and large integers would round.
     """
 
 
@@ -167,7 +167,7 @@ class Verdict(Message):
 
 
 class Result(Message):
-    """The score of one sample. `value` is a number exactly when `status` is ok: a failure is never a reward."""
+    """The score of one sample. `value` is a number exactly when `status` is ok: failure is never a reward."""
 
     id: str | None = None
     status: Status

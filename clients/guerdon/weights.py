@@ -5,8 +5,9 @@
       v000000013/
       LATEST          the version to serve, as text; replaced atomically after its folder is complete
 
-A version folder is written under a temporary name and renamed, so a reader sees all of it or nothing. Readers follow
-`LATEST` in both directions: it goes back when a learner restarts from a checkpoint. No tensor is touched here.
+A version folder is written under a temporary name and renamed, so a reader sees all of it or nothing.
+Readers follow `LATEST` in both directions: it goes back when a learner restarts from a checkpoint. No tensor
+is touched here.
 """
 
 import os

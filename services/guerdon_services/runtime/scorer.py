@@ -1,8 +1,8 @@
 """What a service author writes: one class. The runtime turns it into a process.
 
-A scorer subclasses `Scorer` and implements `score`. A service that samples responses subclasses `Generator`; one
-that also learns online subclasses `Learner`. Their methods are synchronous and run in threads of the runtime,
-never on its event loop; `score` gets at most `batching.max_items` jobs, possibly of several requests.
+A scorer subclasses `Scorer` and implements `score`. A service that samples responses subclasses `Generator`;
+one that also learns online subclasses `Learner`. Their methods are synchronous and run in threads of the
+runtime, never on its event loop. One call gets at most `batching.max_items` jobs, maybe of several requests.
 """
 
 from abc import ABC, abstractmethod
@@ -55,7 +55,7 @@ class Batching:
     max_items: int = 64
     max_tokens: int = 16_384
     max_wait_ms: float = 2.0
-    #: Batches that run at the same time, each in its own thread. 1 for a model; the worker count for verifiers.
+    #: Batches that run at the same time, each in its own thread: 1 for a model, one per worker for verifiers.
     concurrency: int = 1
 
 
@@ -114,8 +114,8 @@ class Scorer(Service[SettingsT], Generic[SettingsT, OptionsT]):
         """One result per job, in order.
 
         The runtime stamps id, scorer, versions and times. A sample at fault gets a result of its own
-        (`guerdon.types.failed`), so that its neighbours are unharmed; an exception costs the whole batch, whose
-        items the runtime then tries one by one.
+        (`guerdon.types.failed`): its neighbours are unharmed. After an exception the runtime tries the
+        items of the batch one by one.
         """
 
     def tokens(self, job: ScoreJob[OptionsT]) -> int:
