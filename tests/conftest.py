@@ -1,0 +1,41 @@
+"""Fixtures that every test may use."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from guerdon.redis_server import redis_server
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def redis_session_url() -> Iterator[str]:
+    """A Redis server of this test session; its database starts empty."""
+    with redis_server("embedded") as url, Redis.from_url(url) as client:
+        # Tests flush the database: never one that somebody uses.
+        if client.dbsize():
+            pytest.fail(
+                "GUERDON_REDIS_URL names a database that holds keys; tests want an empty one", pytrace=False
+            )
+        yield url
+
+
+@pytest.fixture
+def redis_url(redis_session_url: str) -> str:
+    """The URL of a real Redis server without any key."""
+    with Redis.from_url(redis_session_url) as client:
+        client.flushdb()
+    return redis_session_url
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of vectors and cases that lie outside the repository."""
+    folder = Path(os.environ.get("GUERDON_SHARED") or REPOSITORY / ".." / "shared").resolve()
+    if not folder.is_dir():
+        pytest.skip(f"no folder {folder}: set GUERDON_SHARED to where vectors/ and cases/ are")
+    return folder
