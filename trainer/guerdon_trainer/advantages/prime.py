@@ -1,0 +1,98 @@
+"""PRIME: process and outcome rewards in one advantage (arXiv:2502.01456, equation 5).
+
+Shape suffixes: B responses, T response tokens (padded right).
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from guerdon_trainer.advantages.groups import Groups, grouped
+from guerdon_trainer.losses.base import masked, row_means
+
+
+def prime_advantages(
+    token_rewards_BT: Tensor,
+    outcomes_B: Tensor,
+    mask_BT: Tensor,
+    groups_B: Tensor,
+    valid_B: Tensor,
+    *,
+    form: Literal["paper", "released"] = "paper",
+    gamma_process: float = 1.0,
+    gamma_outcome: float = 1.0,
+    process_weight: float = 1.0,
+    outcome_weight: float = 1.0,
+    whiten: bool = True,
+) -> Tensor:
+    """Leave-one-out returns of process rewards plus those of the outcome reward, shape (B, T), 0 on padding.
+
+    Args:
+        token_rewards_BT: implicit process rewards r_t.
+        outcomes_B: the verifier's reward r_o.
+        mask_BT: 1 on response tokens, 0 on padding.
+        groups_B: which prompt each response answers.
+        valid_B: false where a response lacks its rewards; it leaves the baselines and gets 0.
+        form: `paper` subtracts from r_t the mean over the other responses of their average token reward.
+            `released` is what the authors' code computes: r_t * K/(K-1) minus the group's summed average over
+            K-1. Both agree on average over a response; the latter stretches differences within it by K/(K-1).
+        gamma_process: discount of later process rewards.
+        gamma_outcome: discount of the outcome, which sits on the last token.
+        process_weight: multiplies the process term; 0 switches it off.
+        outcome_weight: multiplies the outcome term.
+        whiten: centre and scale over all tokens of the batch, as the authors' code does and the paper does not say.
+
+    An empty response has an outcome and counts in the outcome's baseline; it has no average token reward, and
+    stays out of the process term's.
+    """
+    groups = grouped(groups_B, valid_B, token_rewards_BT.dtype)
+    mask_BT = mask_BT.bool() & groups.usable_B[:, None]
+    outcome_B = groups.usable_only(outcomes_B - groups.mean_of_others(outcomes_B))
+    returns_BT = outcome_weight * _returns_to_go(_on_last_token(outcome_B, mask_BT), gamma_outcome)
+    if process_weight != 0:
+        filled = grouped(groups_B, groups.valid_B & mask_BT.any(-1), token_rewards_BT.dtype)
+        process_BT = _process_term(masked(token_rewards_BT, mask_BT), mask_BT, filled, form)
+        returns_BT = returns_BT + process_weight * _returns_to_go(process_BT, gamma_process)
+    returns_BT = masked(returns_BT, mask_BT)
+    return _whitened(returns_BT, mask_BT) if whiten else returns_BT
+
+
+def _process_term(rewards_BT: Tensor, mask_BT: Tensor, filled: Groups, form: str) -> Tensor:
+    """Each token's process reward minus its baseline; 0 in groups with fewer than two filled responses."""
+    averages_B = row_means(rewards_BT, mask_BT)
+    if form == "paper":
+        centred_BT = rewards_BT - filled.mean_of_others(averages_B)[:, None]
+    elif form == "released":
+        others_B = (filled.count_B - 1).clamp(min=1)
+        stretch_B = filled.count_B / others_B
+        centred_BT = rewards_BT * stretch_B[:, None] - (filled.sum(averages_B) / others_B)[:, None]
+    else:
+        raise ValueError(f"form {form!r} is neither paper nor released")
+    return masked(centred_BT, mask_BT & filled.usable_B[:, None])
+
+
+def _on_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
+    positions_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
+    last_B = torch.where(mask_BT, positions_T, -1).amax(-1) if mask_BT.shape[1] else mask_BT.sum(-1) - 1
+    return torch.where(positions_T == last_B[:, None], values_B[:, None], torch.zeros_like(values_B)[:, None])
+
+
+def _returns_to_go(rewards_BT: Tensor, gamma: float) -> Tensor:
+    """sum_{s >= t} gamma^(s-t) r_s along the last dimension; a gap in the mask holds zeros and is crossed."""
+    if gamma == 1.0:
+        return rewards_BT.flip(-1).cumsum(-1).flip(-1)
+    returns_BT = torch.zeros_like(rewards_BT)
+    running_B = rewards_BT.new_zeros(rewards_BT.shape[0])
+    for t in reversed(range(rewards_BT.shape[1])):
+        running_B = rewards_BT[:, t] + gamma * running_B
+        returns_BT[:, t] = running_B
+    return returns_BT
+
+
+def _whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Zero mean and unit (unbiased) variance over the mask; unchanged with fewer than two tokens."""
+    values = values_BT[mask_BT]
+    if len(values) < 2:
+        return values_BT
+    return masked((values_BT - values.mean()) * torch.rsqrt(values.var() + 1e-8), mask_BT)

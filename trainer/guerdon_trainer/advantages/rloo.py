@@ -1,0 +1,17 @@
+"""REINFORCE leave-one-out (arXiv:2402.14740).
+
+Shape suffixes: B responses.
+"""
+
+from torch import Tensor
+
+from guerdon_trainer.advantages.groups import grouped
+
+
+def rloo_advantages(rewards_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Tensor:
+    """r_i minus the mean reward of the other responses to the same prompt, shape (B,).
+
+    Arguments are those of `grpo_advantages`.
+    """
+    groups = grouped(groups_B, valid_B, rewards_B.dtype)
+    return groups.usable_only(rewards_B - groups.mean_of_others(rewards_B))
