@@ -65,7 +65,7 @@ def prime_inputs(case: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor, 
 
 
 @pytest.mark.parametrize(
-    ("name", "process", "outcome"),
+    ("name", "process_weight", "outcome_weight"),
     [
         ("orig_k2", 1.0, 1.0),
         ("verl_recipe_equal_coefs", 5.0, 5.0),
@@ -73,14 +73,20 @@ def prime_inputs(case: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor, 
         ("verl_recipe_process_off", 0.0, 1.0),
     ],
 )
-def test_prime_in_its_released_form(shared: Path, name: str, process: float, outcome: float) -> None:
+def test_prime_in_its_released_form(
+    shared: Path, name: str, process_weight: float, outcome_weight: float
+) -> None:
     case = vector(shared, f"prime_adv__{name}")
-    *tensors, groups, valid = prime_inputs(case)
-    mask = tensors[2].bool()
-    weights = {"process_weight": process, "outcome_weight": outcome}
+    rewards, outcome, mask, groups, valid = prime_inputs(case)
+    valid_tokens = mask.bool()
+    weights = {"process_weight": process_weight, "outcome_weight": outcome_weight}
     for whiten, key in ((False, "returns"), (True, "advantages")):
-        ours = prime_advantages(*tensors, groups, valid, form="released", whiten=whiten, **weights)
-        torch.testing.assert_close(ours[mask], torch.tensor(case["outputs"][key])[mask], **case["tolerance"])
+        ours = prime_advantages(
+            rewards, outcome, mask, groups, valid, form="released", whiten=whiten, **weights
+        )
+        torch.testing.assert_close(
+            ours[valid_tokens], torch.tensor(case["outputs"][key])[valid_tokens], **case["tolerance"]
+        )
 
 
 @pytest.mark.parametrize("name", ["orig_k2", "verl_recipe_equal_coefs"])
@@ -88,18 +94,20 @@ def test_prime_in_its_paper_form(shared: Path, name: str) -> None:
     case = vector(shared, f"prime_adv__{name}")
     if "paper_returns_by_generator" not in case["outputs"]:
         pytest.skip("this vector does not carry the paper's formula")
-    *tensors, groups, valid = prime_inputs(case)
-    mask = tensors[2].bool()
-    ours = prime_advantages(*tensors, groups, valid, form="paper", whiten=False)
+    rewards, outcome, mask, groups, valid = prime_inputs(case)
+    valid_tokens = mask.bool()
+    ours = prime_advantages(rewards, outcome, mask, groups, valid, form="paper", whiten=False)
     expected = torch.tensor(case["outputs"]["paper_returns_by_generator"])
-    torch.testing.assert_close(ours[mask], expected[mask], **case["tolerance"])
+    torch.testing.assert_close(ours[valid_tokens], expected[valid_tokens], **case["tolerance"])
 
 
 def test_prime_stays_finite_where_the_released_code_poisons_the_batch(shared: Path) -> None:
-    *tensors, groups, valid = prime_inputs(vector(shared, "prime_adv__orig_empty_response_poisons_batch"))
-    advantages = prime_advantages(*tensors, groups, valid, form="released")
+    rewards, outcome, mask, groups, valid = prime_inputs(
+        vector(shared, "prime_adv__orig_empty_response_poisons_batch")
+    )
+    advantages = prime_advantages(rewards, outcome, mask, groups, valid, form="released")
     assert advantages.isfinite().all()
-    assert (advantages[~tensors[2].bool()] == 0).all()
+    assert (advantages[~mask.bool()] == 0).all()
 
 
 @pytest.mark.parametrize("name", ["bounds_inclusive_k5", "k4_default_bounds"])
