@@ -8,7 +8,7 @@ runtime, never on its event loop. One call gets at most `batching.max_items` job
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,6 +22,11 @@ from guerdon.types import (
     UpdateResponse,
     VersionsResponse,
 )
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from guerdon_services.runtime.dispatch import Dispatcher
 
 
 class Unscorable(Exception):
@@ -103,6 +108,13 @@ class Service(ABC, Generic[SettingsT]):
         """What /v1/info should say beyond the obvious (model path, isolation profile ...)."""
         return {}
 
+    def routes(self, dispatch: "Dispatcher") -> "APIRouter | None":
+        """HTTP routes of the service's own; their work goes through `dispatch` like everybody's.
+
+        Called once, before `open`. The runtime adds bearer token, body limit and problem documents.
+        """
+        return None
+
 
 class Scorer(Service[SettingsT], Generic[SettingsT, OptionsT]):
     """Scores samples: the common case."""
@@ -119,7 +131,10 @@ class Scorer(Service[SettingsT], Generic[SettingsT, OptionsT]):
         """
 
     def tokens(self, job: ScoreJob[OptionsT]) -> int:
-        """What the job counts against `Batching.max_tokens`; 0 where tokens do not matter."""
+        """What the job counts against `Batching.max_tokens`; 0 where tokens do not matter.
+
+        Runs in another thread while `score` may run: keep it to arithmetic.
+        """
         return 0
 
 

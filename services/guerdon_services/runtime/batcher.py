@@ -1,0 +1,347 @@
+"""The micro-batcher: items of many requests become few calls of the service, in threads.
+
+A `Lane` owns the threads of one service and decides who runs next. A `Batcher` is the waiting line of one
+operation (score, generate or update). All state lives on the event loop, so nothing here needs a lock.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from guerdon.types import Status
+from guerdon_services.runtime.metrics import OperationMetrics
+from guerdon_services.runtime.scorer import Batching, NotReady, Unscorable
+from guerdon_services.runtime.submission import Failure, Outcome, Submission
+
+JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
+
+log = structlog.get_logger(__name__)
+
+#: Timers of uvloop tick in milliseconds: a batch due within this many seconds is due.
+_TIMER_SLACK_S = 0.0005
+#: Weight of the newest batch in the running estimate of items per second.
+_RATE_WEIGHT = 0.2
+
+
+@dataclass(eq=False, slots=True)
+class _Item(Generic[JobT, ResultT]):
+    job: JobT
+    tokens: int
+    submission: Submission[ResultT]
+    index: int
+    admitted: float
+    waiting: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran(Generic[ResultT]):
+    results: Sequence[ResultT]
+    model_version: int | None
+
+
+class Lane:
+    """The threads of one service. At most `workers` batches run at a time, whatever their operation."""
+
+    def __init__(self, workers: int, name: str) -> None:
+        self.executor = ThreadPoolExecutor(workers, thread_name_prefix=name)
+        self._free = workers
+        self._workers = workers
+        self._batchers: list[Batcher[Any, Any]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._paused = True
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def attach(self, batcher: "Batcher[Any, Any]") -> None:
+        """Let `batcher` run its batches here."""
+        self._batchers.append(batcher)
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Run `function` in one of the threads, outside any batch."""
+        return await asyncio.get_running_loop().run_in_executor(self.executor, function)
+
+    def start(self) -> None:
+        """Begin to run batches; until then items wait."""
+        self._paused = False
+        self.pump()
+
+    def pump(self) -> None:
+        """Start every batch that may start now; arm a timer for the next one otherwise."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._free and not self._paused:
+            due = [(at, order) for order, line in enumerate(self._batchers) if (at := line.due()) is not None]
+            if not due:
+                break
+            at, order = min(due)
+            delay = at - time.monotonic()
+            if delay > _TIMER_SLACK_S:
+                self._timer = asyncio.get_running_loop().call_later(delay, self.pump)
+                break
+            self._start(self._batchers[order])
+        if self.busy:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs or waits."""
+        return self._free < self._workers or any(batcher.waiting for batcher in self._batchers)
+
+    async def idle(self) -> None:
+        """Return when nothing runs and nothing waits."""
+        while self.busy:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def stop(self) -> None:
+        """Let no new batch start; the threads end with their batches."""
+        self._paused = True
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self, batcher: "Batcher[Any, Any]") -> None:
+        self._free -= 1
+        task = asyncio.get_running_loop().create_task(batcher.run(batcher.take()))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._free += 1
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("batcher failed", exc_info=error)
+        self.pump()
+
+
+class Batcher(Generic[JobT, ResultT]):
+    """The waiting line of one operation.
+
+    `operation` runs in a thread of `lane` with at most `limits().max_items` jobs and returns one result per
+    job; `version` is read in the same thread right after it.
+    """
+
+    def __init__(
+        self,
+        operation: Callable[[Sequence[JobT]], Sequence[ResultT]],
+        result_type: type[ResultT],
+        *,
+        lane: Lane,
+        limits: Callable[[], Batching],
+        version: Callable[[], int | None],
+        metrics: OperationMetrics,
+    ) -> None:
+        self._operation = operation
+        self._result_type = result_type
+        self._lane = lane
+        self._limits = limits
+        self._version = version
+        self._metrics = metrics
+        self._line: deque[_Item[JobT, ResultT]] = deque()
+        self._live: set[Submission[ResultT]] = set()
+        self._reserved = 0
+        self._queued = 0
+        self._queued_tokens = 0
+        self._items_per_s = 0.0
+        lane.attach(self)
+
+    @property
+    def waiting(self) -> int:
+        """Items admitted and not started."""
+        return self._queued + self._reserved
+
+    def reserve(self, count: int) -> None:
+        """Count `count` items as admitted before they are submitted."""
+        self._reserved += count
+        self._metrics.pending.set(self.waiting)
+
+    def unreserve(self, count: int) -> None:
+        """Take `reserve` back."""
+        self._reserved -= count
+        self._metrics.pending.set(self.waiting)
+
+    def wait_s(self) -> float:
+        """A guess at how long until the items that wait now have run, in seconds."""
+        return self.waiting / self._items_per_s if self._items_per_s else 1.0
+
+    def submit(
+        self,
+        jobs: Sequence[tuple[JobT, int] | Failure],
+        submission: Submission[ResultT],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Line up jobs with their token counts; a `Failure` among them is that item's outcome already."""
+        now = time.monotonic()
+        added: list[_Item[JobT, ResultT]] = []
+        for index, job in enumerate(jobs):
+            if isinstance(job, Failure):
+                submission.resolve(index, Outcome(job))
+            else:
+                added.append(_Item(job[0], job[1], submission, index, now))
+        self._line.extend(added)
+        self._queued += len(added)
+        self._queued_tokens += sum(item.tokens for item in added)
+        self._watch(submission, added, timeout_s)
+        self._metrics.pending.set(self.waiting)
+        self._lane.pump()
+
+    def due(self) -> float | None:
+        """When the next batch may start (monotonic seconds); None while nothing waits."""
+        while self._line and not self._line[0].waiting:
+            self._line.popleft()
+        if not self._line:
+            return None
+        head, limits = self._line[0], self._limits()
+        if self._queued >= limits.max_items or self._queued_tokens >= limits.max_tokens:
+            return head.admitted
+        return head.admitted + limits.max_wait_ms / 1000
+
+    def take(self) -> list[_Item[JobT, ResultT]]:
+        """The next batch; its items count as started."""
+        limits, batch, tokens = self._limits(), list[_Item[JobT, ResultT]](), 0
+        while self._line and len(batch) < limits.max_items:
+            item = self._line[0]
+            if item.waiting and batch and tokens + item.tokens > limits.max_tokens:
+                break
+            self._line.popleft()
+            if item.waiting:
+                item.waiting = False
+                item.submission.started = True
+                tokens += item.tokens
+                batch.append(item)
+        self._queued -= len(batch)
+        self._queued_tokens -= tokens
+        self._metrics.pending.set(self.waiting)
+        return batch
+
+    async def run(self, batch: list[_Item[JobT, ResultT]]) -> None:
+        """Run one batch in a thread and resolve its items."""
+        self._metrics.inflight.inc()
+        try:
+            await self._run(batch)
+        finally:
+            self._metrics.inflight.dec()
+
+    def fail_all(self, failure: Failure) -> None:
+        """Resolve every unfinished item, running ones included: the process is about to end."""
+        for submission in list(self._live):
+            for index in range(submission.count):
+                submission.resolve(index, Outcome(failure))
+
+    async def _run(self, batch: list[_Item[JobT, ResultT]]) -> None:
+        started = time.monotonic()
+        jobs = [item.job for item in batch]
+        loop = asyncio.get_running_loop()
+        ran = await loop.run_in_executor(self._lane.executor, self._call, jobs)
+        exec_s = time.monotonic() - started
+        self._measure(len(batch), exec_s)
+        if isinstance(ran, BaseException) and not isinstance(ran, NotReady) and len(batch) > 1:
+            log.warning("batch failed, running its items one by one", items=len(batch), exc_info=ran)
+            for item in batch:
+                if not item.submission.resolved(item.index):
+                    await self._run([item])
+            return
+        values = self._failures(ran, len(batch)) if isinstance(ran, BaseException) else ran.results
+        version = None if isinstance(ran, BaseException) else ran.model_version
+        for item, value in zip(batch, values, strict=True):
+            queue_s = started - item.admitted
+            self._metrics.queue_seconds.observe(queue_s)
+            item.submission.resolve(item.index, Outcome(value, queue_s * 1000, exec_s * 1000, version))
+
+    def _call(self, jobs: list[JobT]) -> _Ran[ResultT] | BaseException:
+        # Runs in a thread. BaseException: a library's SystemExit must cost its items, not the process.
+        try:
+            results = self._operation(jobs)
+            if len(results) != len(jobs):
+                return _WrongResults(f"the service returned {len(results)} results for {len(jobs)} items")
+            for result in results:
+                if not isinstance(result, self._result_type):
+                    return _WrongResults(f"the service returned a {type(result).__name__} as a result")
+            return _Ran(results, self._version())
+        except BaseException as error:
+            return error
+
+    def _failures(self, error: BaseException, count: int) -> Sequence[Failure]:
+        if isinstance(error, Unscorable):
+            failure = Failure(Status.INVALID_INPUT, str(error))
+        elif isinstance(error, NotReady):
+            failure = Failure(Status.UNAVAILABLE, str(error))
+        else:
+            failure = Failure(Status.INTERNAL_ERROR, _describe(error))
+            log.error("item failed", reason=failure.reason, exc_info=error)
+        return [failure] * count
+
+    def _watch(
+        self, submission: Submission[ResultT], items: list[_Item[JobT, ResultT]], timeout_s: float | None
+    ) -> None:
+        timer: asyncio.TimerHandle | None = None
+
+        def expire() -> None:
+            for item in items:
+                where = "before execution started" if item.waiting else "during execution"
+                failure = Failure(Status.TIMEOUT, f"the deadline passed {where}")
+                waited_ms = (time.monotonic() - item.admitted) * 1000
+                self._leave(item)
+                submission.resolve(item.index, Outcome(failure, waited_ms))
+            self._compact()
+            self._lane.pump()
+
+        def end() -> None:
+            self._live.discard(submission)
+            if timer is not None:
+                timer.cancel()
+            if submission.cancelled:
+                dropped = sum(self._leave(item) for item in items)
+                self._metrics.cancelled.inc(dropped)
+                self._compact()
+                self._lane.pump()
+
+        self._live.add(submission)
+        if timeout_s is not None and items:
+            timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), expire)
+        submission.on_end(end)
+
+    def _leave(self, item: _Item[JobT, ResultT]) -> bool:
+        # The item stays in the deque and is skipped when its turn comes.
+        if not item.waiting:
+            return False
+        item.waiting = False
+        self._queued -= 1
+        self._queued_tokens -= item.tokens
+        self._metrics.pending.set(self.waiting)
+        return True
+
+    def _compact(self) -> None:
+        # Skipped items must not pile up behind a batch that takes long.
+        if len(self._line) > 2 * self._queued + 1024:
+            self._line = deque(item for item in self._line if item.waiting)
+
+    def _measure(self, items: int, exec_s: float) -> None:
+        self._metrics.batch_items.observe(items)
+        self._metrics.exec_seconds.observe(exec_s)
+        rate = items / max(exec_s, 1e-6)
+        if self._items_per_s:
+            rate = _RATE_WEIGHT * rate + (1 - _RATE_WEIGHT) * self._items_per_s
+        self._items_per_s = rate
+
+
+class _WrongResults(Exception):
+    """The service broke the contract of one result per job."""
+
+
+def _describe(error: BaseException) -> str:
+    text = str(error)
+    return (
+        f"{type(error).__name__}: {text}"
+        if text and not isinstance(error, _WrongResults)
+        else text or repr(error)
+    )

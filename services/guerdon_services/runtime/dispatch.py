@@ -1,0 +1,333 @@
+"""The one path that every door shares: admission, options, batching, stamping."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import structlog
+
+from guerdon import errors
+from guerdon.types import (
+    GenerateRequest,
+    GenerateResult,
+    GenerateSample,
+    Result,
+    Sample,
+    ScoreRequest,
+    ServiceInfo,
+    Status,
+    UpdateRequest,
+    UpdateResponse,
+    VersionsResponse,
+)
+from guerdon_services.runtime import stamping
+from guerdon_services.runtime.batcher import Batcher, Lane
+from guerdon_services.runtime.metrics import Metrics, OperationMetrics
+from guerdon_services.runtime.scorer import (
+    AnyScorer,
+    AnyService,
+    Batching,
+    GenerateJob,
+    Generator,
+    Learner,
+    NotReady,
+    ScoreJob,
+    Scorer,
+    ScorerOptions,
+    Unscorable,
+)
+from guerdon_services.runtime.settings import RuntimeSettings
+from guerdon_services.runtime.submission import Failure, Outcome, Submission
+from guerdon_services.runtime.validation import BadItem, Parsed, parse_options
+
+log = structlog.get_logger(__name__)
+
+JobT = TypeVar("JobT")
+AnswerT = TypeVar("AnswerT", Result, GenerateResult, UpdateResponse)
+AnyJob = ScoreJob[Any]
+
+#: One update at a time, at once.
+_UPDATE_BATCHING = Batching(max_items=1, max_wait_ms=0)
+
+
+@dataclass(frozen=True)
+class _Operation(Generic[JobT, AnswerT]):
+    batcher: Batcher[JobT, AnswerT]
+    metrics: OperationMetrics
+
+
+class Dispatcher:
+    """Runs one service for all doors.
+
+    Every operation raises `errors.Unavailable` while the service starts or stops, `errors.TooLarge` over the
+    item limit, `errors.Overloaded` over the pending limit, and `errors.InvalidRequest` when the service lacks
+    the operation or does not know an option. Everything else is the status of an item.
+    """
+
+    def __init__(self, service: AnyService, settings: RuntimeSettings, metrics: Metrics) -> None:
+        self.service = service
+        self._settings = settings
+        self._metrics = metrics
+        # One model executor: what learns must not score at the same time.
+        workers = 1 if isinstance(service, Learner) else service.batching.concurrency
+        self.lane = Lane(workers, service.name)
+        self._score: _Operation[AnyJob, Result] | None = None
+        self._generate: _Operation[GenerateJob, GenerateResult] | None = None
+        self._update: _Operation[UpdateRequest, UpdateResponse] | None = None
+        if isinstance(service, Scorer):
+            scorer = cast(AnyScorer, service)
+            self._score = self._operation("score", scorer.score, Result)
+        if isinstance(service, Generator):
+            self._generate = self._operation("generate", service.generate, GenerateResult)
+        if isinstance(service, Learner):
+            self._update = self._operation("update", self._run_updates, UpdateResponse, _UPDATE_BATCHING)
+        self._accepting = False
+        self._refusal = "the service is starting"
+        metrics.model_version.set_function(lambda: self.service.model_version or 0)
+
+    @property
+    def operations(self) -> list[str]:
+        """What the service does: score, generate, update."""
+        named = {"score": self._score, "generate": self._generate, "update": self._update}
+        return [name for name, operation in named.items() if operation is not None]
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new work is admitted."""
+        return self._accepting
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest request body, in bytes."""
+        return self._settings.max_body_bytes
+
+    def accept(self) -> None:
+        """The service is open: admit work."""
+        self._accepting = True
+        self._metrics.ready.set(1)
+        self.lane.start()
+
+    def refuse(self, reason: str) -> None:
+        """Admit no more work; what was admitted goes on."""
+        self._accepting = False
+        self._refusal = reason
+        self._metrics.ready.set(0)
+
+    def abandon(self, reason: str) -> None:
+        """Give every unfinished item the status unavailable: the process is about to end."""
+        for operation in (self._score, self._generate, self._update):
+            if operation is not None:
+                operation.batcher.fail_all(Failure(Status.UNAVAILABLE, reason))
+
+    def room(self) -> int:
+        """How many items the batcher can use: what runs at once, and as much again."""
+        batching = self.service.batching
+        return max(1, 2 * batching.max_items * batching.concurrency)
+
+    async def score(self, request: ScoreRequest, timeout_s: float | None = None) -> list[Result]:
+        """One result per sample, in order; items not done after `timeout_s` seconds have status timeout."""
+        return await (await self.begin_score(Parsed(request, request.samples), timeout_s)).all()
+
+    async def generate(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> list[GenerateResult]:
+        """One result per prompt, in order; as `score`."""
+        return await (await self.begin_generate(Parsed(request, request.samples), timeout_s)).all()
+
+    async def update(self, request: UpdateRequest, timeout_s: float | None = None) -> UpdateResponse:
+        """One update; never at the same time as a batch of scores."""
+        [response] = await (await self.begin_update(request, timeout_s)).all()
+        return response
+
+    async def versions(self) -> VersionsResponse:
+        """The versions of a learner; answered at once, even while it learns.
+
+        Raises:
+            errors.InternalError: the learner failed to say.
+        """
+        service = self.service
+        if not isinstance(service, Learner):
+            raise self._lacks("versions")
+        self._check_accepting()
+        try:
+            return await asyncio.to_thread(cast("Learner[Any, Any]", service).versions)
+        except NotReady as error:
+            raise errors.Unavailable(str(error)) from error
+        except Exception as error:
+            log.exception("versions failed")
+            raise errors.InternalError(f"{type(error).__name__}: {error}") from error
+
+    def info(self) -> ServiceInfo:
+        """What the service is and what it accepts."""
+        service = self.service
+        options = cast(AnyScorer, service).options_type if isinstance(service, Scorer) else ScorerOptions
+        return ServiceInfo(
+            scorer=service.name,
+            scorer_version=service.version,
+            operations=self.operations,
+            options_schema=json.dumps(options.model_json_schema()),
+            model_version=service.model_version,
+            max_request_items=self._settings.max_request_items,
+            max_body_bytes=self._settings.max_body_bytes,
+            details=service.details(),
+        )
+
+    async def begin_score(
+        self, parsed: Parsed[ScoreRequest, Sample], timeout_s: float | None = None, *, bounded: bool = True
+    ) -> Submission[Result]:
+        """Admit a score request whole. `bounded=False` skips the pending limit, for a door that bounds itself."""
+        if self._score is None:
+            raise self._lacks("score")
+        scorer = cast(AnyScorer, self.service)
+        self._admit(self._score, len(parsed.samples), bounded)
+        options: ScorerOptions = parse_options(scorer.options_type, parsed.envelope.options)
+        min_version = parsed.envelope.min_version
+        jobs = [
+            Failure(Status.INVALID_INPUT, sample.reason)
+            if isinstance(sample, BadItem)
+            else AnyJob(sample, options, min_version)
+            for sample in parsed.samples
+        ]
+        ids = [sample.id for sample in parsed.samples]
+        tokens = scorer.tokens if _counts_tokens(scorer) else None
+        return await self._submit(
+            self._score,
+            jobs,
+            lambda index, outcome: stamping.result(scorer, ids[index], outcome),
+            timeout_s,
+            tokens,
+        )
+
+    async def begin_generate(
+        self,
+        parsed: Parsed[GenerateRequest, GenerateSample],
+        timeout_s: float | None = None,
+        *,
+        bounded: bool = True,
+    ) -> Submission[GenerateResult]:
+        """Admit a generate request whole; as `begin_score`."""
+        if self._generate is None:
+            raise self._lacks("generate")
+        self._admit(self._generate, len(parsed.samples), bounded)
+        sampling, min_version = parsed.envelope.sampling, parsed.envelope.min_version
+        jobs = [
+            Failure(Status.INVALID_INPUT, sample.reason)
+            if isinstance(sample, BadItem)
+            else GenerateJob(sample, sampling, min_version)
+            for sample in parsed.samples
+        ]
+        ids = [sample.id for sample in parsed.samples]
+        return await self._submit(
+            self._generate,
+            jobs,
+            lambda index, outcome: stamping.generation(self.service, ids[index], outcome),
+            timeout_s,
+        )
+
+    async def begin_update(
+        self, request: UpdateRequest, timeout_s: float | None = None, *, bounded: bool = True
+    ) -> Submission[UpdateResponse]:
+        """Admit one update; as `begin_score`."""
+        if self._update is None:
+            raise self._lacks("update")
+        self._check_items(len(request.samples))
+        self._admit(self._update, 1, bounded)
+        return await self._submit(
+            self._update,
+            [request],
+            lambda _, outcome: stamping.update(self.service, request, outcome),
+            timeout_s,
+        )
+
+    async def _submit(
+        self,
+        operation: _Operation[JobT, AnswerT],
+        jobs: Sequence[JobT | Failure],
+        stamp: Callable[[int, Outcome[AnswerT]], AnswerT],
+        timeout_s: float | None,
+        tokens: Callable[[JobT], int] | None = None,
+    ) -> Submission[AnswerT]:
+        def finish(index: int, outcome: Outcome[AnswerT]) -> AnswerT:
+            answer = stamp(index, outcome)
+            operation.metrics.items[answer.status].inc()
+            return answer
+
+        submission = Submission(len(jobs), finish)
+        sized = [job if isinstance(job, Failure) else (job, 0) for job in jobs]
+        if tokens is not None:
+            operation.batcher.reserve(len(jobs))
+            try:
+                sized = await asyncio.to_thread(_sized, jobs, tokens)
+            finally:
+                operation.batcher.unreserve(len(jobs))
+        operation.batcher.submit(sized, submission, timeout_s)
+        return submission
+
+    def _admit(self, operation: _Operation[Any, Any], count: int, bounded: bool) -> None:
+        self._check_accepting()
+        self._check_items(count)
+        limit = self._settings.max_pending
+        if bounded and operation.batcher.waiting + count > limit:
+            raise errors.Overloaded(
+                f"{operation.batcher.waiting} items wait already, at most {limit} may",
+                retry_after_s=min(30.0, operation.batcher.wait_s()),
+            )
+
+    def _check_accepting(self) -> None:
+        if not self._accepting:
+            raise errors.Unavailable(self._refusal)
+
+    def _check_items(self, count: int) -> None:
+        limit = self._settings.max_request_items
+        if count > limit:
+            raise errors.TooLarge(f"samples: {count} items, at most {limit} are accepted in one request")
+
+    def _lacks(self, operation: str) -> errors.InvalidRequest:
+        have = ", ".join(self.operations)
+        return errors.InvalidRequest(
+            f"service {self.service.name} has no operation {operation}; it has: {have}"
+        )
+
+    def _run_updates(self, requests: Sequence[UpdateRequest]) -> list[UpdateResponse]:
+        learner = cast("Learner[Any, Any]", self.service)
+        return [learner.update(request) for request in requests]
+
+    def _operation(
+        self,
+        name: str,
+        run: Callable[[Sequence[JobT]], Sequence[AnswerT]],
+        result_type: type[AnswerT],
+        batching: Batching | None = None,
+    ) -> _Operation[JobT, AnswerT]:
+        metrics = self._metrics.operation(name)
+        batcher = Batcher(
+            run,
+            result_type,
+            lane=self.lane,
+            limits=lambda: batching or self.service.batching,
+            version=lambda: self.service.model_version,
+            metrics=metrics,
+        )
+        return _Operation(batcher, metrics)
+
+
+def _counts_tokens(scorer: AnyScorer) -> bool:
+    return any("tokens" in vars(kind) for kind in type(scorer).__mro__ if kind is not Scorer)
+
+
+def _sized(jobs: Sequence[JobT | Failure], tokens: Callable[[JobT], int]) -> list[tuple[JobT, int] | Failure]:
+    sized: list[tuple[JobT, int] | Failure] = []
+    for job in jobs:
+        if isinstance(job, Failure):
+            sized.append(job)
+            continue
+        try:
+            sized.append((job, tokens(job)))
+        except Unscorable as error:
+            sized.append(Failure(Status.INVALID_INPUT, str(error)))
+        except Exception as error:
+            log.exception("counting tokens failed")
+            sized.append(Failure(Status.INTERNAL_ERROR, f"{type(error).__name__}: {error}"))
+    return sized

@@ -1,0 +1,260 @@
+"""The HTTP door."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from guerdon import errors
+from guerdon.types import (
+    GenerateRequest,
+    GenerateResponse,
+    GenerateResult,
+    IndexedGeneration,
+    IndexedResult,
+    Result,
+    ScoreRequest,
+    ScoreResponse,
+    ServiceInfo,
+    UpdateRequest,
+    UpdateResponse,
+    VersionsResponse,
+)
+from guerdon_services.runtime import metrics as exposition
+from guerdon_services.runtime import openapi, problem
+from guerdon_services.runtime.auth import TokenGuard
+from guerdon_services.runtime.dispatch import Dispatcher
+from guerdon_services.runtime.gate import Gate
+from guerdon_services.runtime.health import Health
+from guerdon_services.runtime.metrics import Metrics
+from guerdon_services.runtime.problem import FieldError, InvalidFields, Problem, problem_response
+from guerdon_services.runtime.scorer import AnyScorer, Scorer
+from guerdon_services.runtime.submission import Submission
+from guerdon_services.runtime.validation import parse_generate, parse_score, parse_update
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_HEADER = "Guerdon-Timeout-S"
+NDJSON = "application/x-ndjson"
+
+#: Bodies larger than this many bytes are parsed in a thread.
+_PARSE_IN_THREAD = 256 * 1024
+
+ParsedT = TypeVar("ParsedT")
+AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(frozen=True)
+class _Native(Generic[ParsedT, AnswerT]):
+    """One native operation: how its body is read and its answers are written."""
+
+    name: str
+    request: type[BaseModel]
+    response: type[BaseModel]
+    parse: Callable[[bytes], ParsedT]
+    begin: Callable[[ParsedT, float | None], Awaitable[Submission[AnswerT]]]
+    encode: Callable[[Sequence[AnswerT]], str]
+    #: One streamed line; None where nothing can be streamed.
+    line: type[BaseModel] | None = None
+
+
+def build_app(
+    dispatcher: Dispatcher, metrics: Metrics, guard: TokenGuard, health: Callable[[], Health]
+) -> FastAPI:
+    """The ASGI application of one service; only the routes that the service supports exist."""
+    service = dispatcher.service
+    app = FastAPI(title=f"guerdon {service.name}", version=service.version, redoc_url=None)
+    app.add_middleware(Gate, guard=guard, max_body_bytes=dispatcher.max_body_bytes)
+    _add_problems(app)
+    _add_common(app, dispatcher, metrics, health)
+    natives = [native for native in _natives(dispatcher) if native.name in dispatcher.operations]
+    for native in natives:
+        _add_native(app, native, metrics)
+    if "update" in dispatcher.operations:
+        _add_versions(app, dispatcher, metrics)
+    own = service.routes(dispatcher)
+    if own is not None:
+        app.include_router(own)
+    options = cast(AnyScorer, service).options_type if isinstance(service, Scorer) else None
+    models = [model for native in natives for model in (native.request, native.line) if model is not None]
+    openapi.install(app, models, options)
+    return app
+
+
+def _natives(dispatcher: Dispatcher) -> list[_Native[Any, Any]]:
+    def scores(results: Sequence[Result]) -> str:
+        return ScoreResponse.model_construct(results=list(results)).model_dump_json()
+
+    def generations(results: Sequence[GenerateResult]) -> str:
+        return GenerateResponse.model_construct(results=list(results)).model_dump_json()
+
+    def updated(responses: Sequence[UpdateResponse]) -> str:
+        return responses[0].model_dump_json()
+
+    return [
+        _Native(
+            "score", ScoreRequest, ScoreResponse, parse_score, dispatcher.begin_score, scores, IndexedResult
+        ),
+        _Native(
+            "generate",
+            GenerateRequest,
+            GenerateResponse,
+            parse_generate,
+            dispatcher.begin_generate,
+            generations,
+            IndexedGeneration,
+        ),
+        _Native("update", UpdateRequest, UpdateResponse, parse_update, dispatcher.begin_update, updated),
+    ]
+
+
+def _add_native(app: FastAPI, native: _Native[Any, Any], metrics: Metrics) -> None:
+    async def endpoint(request: Request) -> Response:
+        outcome = "ok"
+        try:
+            return await _answer(request, native)
+        except errors.GuerdonError as error:
+            outcome = problem.outcome(error)
+            raise
+        finally:
+            metrics.requests.labels("http", native.name, outcome).inc()
+
+    app.add_api_route(
+        f"/v1/{native.name}",
+        endpoint,
+        methods=["POST"],
+        name=native.name,
+        response_model=None,
+        responses=openapi.answers(native.response, native.line),
+        openapi_extra=openapi.body(native.request),
+    )
+
+
+async def _answer(request: Request, native: _Native[Any, Any]) -> Response:
+    timeout_s = _timeout_s(request)
+    body = await request.body()
+    if len(body) > _PARSE_IN_THREAD:
+        parsed = await asyncio.to_thread(native.parse, body)
+    else:
+        parsed = native.parse(body)
+    submission = await native.begin(parsed, timeout_s)
+    if native.line is not None and NDJSON in request.headers.get("accept", ""):
+        return _Lines(submission, native.line)
+    watcher = asyncio.create_task(_cancel_when_gone(request.receive, submission))
+    try:
+        results = await submission.all()
+    finally:
+        watcher.cancel()
+    # Nobody reads the answer to a client that left.
+    content = "" if submission.cancelled else native.encode(results)
+    return Response(content, media_type="application/json")
+
+
+class _Lines(Response):
+    """A streamed answer: a line for each item as it finishes."""
+
+    def __init__(self, submission: Submission[Any], line: type[BaseModel]) -> None:
+        super().__init__(media_type=NDJSON)
+        del self.headers["content-length"]
+        self._submission = submission
+        self._line = line
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the lines; items that have not started are dropped when the client leaves."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        watcher = asyncio.create_task(_cancel_when_gone(receive, self._submission))
+        try:
+            async for chunk in self._submission.chunks():
+                lines = [self._line.model_construct(index=index, result=result) for index, result in chunk]
+                text = "".join(f"{line.model_dump_json()}\n" for line in lines)
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        finally:
+            watcher.cancel()
+            self._submission.cancel()
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _cancel_when_gone(receive: Receive, submission: Submission[Any]) -> None:
+    with suppress(asyncio.CancelledError):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        submission.cancel()
+
+
+def _timeout_s(request: Request) -> float | None:
+    text = request.headers.get(TIMEOUT_HEADER)
+    if text is None:
+        return None
+    try:
+        timeout_s = float(text)
+    except ValueError:
+        timeout_s = math.nan
+    if not math.isfinite(timeout_s) or timeout_s < 0:
+        raise InvalidFields([FieldError(TIMEOUT_HEADER, f"must be a number of seconds, not {text!r}")])
+    return timeout_s
+
+
+def _add_versions(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> None:
+    async def versions() -> Response:
+        response = await dispatcher.versions()
+        metrics.requests.labels("http", "versions", "ok").inc()
+        return Response(response.model_dump_json(), media_type="application/json")
+
+    app.add_api_route(
+        "/v1/versions", versions, response_model=None, responses={200: {"model": VersionsResponse}}
+    )
+
+
+def _add_common(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics, health: Callable[[], Health]) -> None:
+    async def healthz() -> JSONResponse:
+        """The process is alive."""
+        return JSONResponse({"status": "alive"})
+
+    async def readyz() -> JSONResponse:
+        """200 while new work is admitted; 503 while starting and from the first moment of draining."""
+        now = health()
+        return JSONResponse(now.as_dict(), 200 if now.ready else 503)
+
+    async def metrics_() -> Response:
+        """Prometheus metrics."""
+        return Response(metrics.exposition(), media_type=exposition.CONTENT_TYPE)
+
+    async def info() -> Response:
+        """What the service is and what it accepts."""
+        return Response(dispatcher.info().model_dump_json(), media_type="application/json")
+
+    app.add_api_route("/healthz", healthz, response_model=None)
+    app.add_api_route("/readyz", readyz, response_model=None)
+    app.add_api_route("/metrics", metrics_, name="metrics", response_model=None)
+    app.add_api_route("/v1/info", info, response_model=None, responses={200: {"model": ServiceInfo}})
+
+
+def _add_problems(app: FastAPI) -> None:
+    async def refused(_: Request, error: Exception) -> Response:
+        # A refusal raised while a framework read the body comes wrapped.
+        cause = error if isinstance(error, errors.GuerdonError) else error.__cause__
+        if isinstance(cause, errors.GuerdonError):
+            return problem_response(cause)
+        if isinstance(error, RequestValidationError):
+            fields = [FieldError(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
+            return problem_response(InvalidFields(fields))
+        if isinstance(error, HTTPException):
+            document = Problem(title=str(error.detail), status=error.status_code, detail=str(error.detail))
+            return Response(
+                document.model_dump_json(), error.status_code, error.headers, media_type=problem.CONTENT_TYPE
+            )
+        log.error("request failed", exc_info=error)
+        return problem_response(errors.InternalError(f"{type(error).__name__}: {error}"))
+
+    for kind in (errors.GuerdonError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, refused)

@@ -1,0 +1,97 @@
+"""Prometheus metrics of one process, in a registry of their own."""
+
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from guerdon.types import Status
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+#: Bucket bounds in seconds: from a cached verdict to a long generation.
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class OperationMetrics:
+    """The metrics of one operation (score, generate or update)."""
+
+    pending: Gauge
+    inflight: Gauge
+    batch_items: Histogram
+    queue_seconds: Histogram
+    exec_seconds: Histogram
+    cancelled: Counter
+    items: dict[Status, Counter] = field(default_factory=dict[Status, Counter])
+
+
+class Metrics:
+    """Every metric of the process; docs/operations.md says what each means."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        self.requests = Counter(
+            "guerdon_requests_total",
+            "Requests by door (http, grpc, queue), operation and outcome (ok, or why it was refused)",
+            ["door", "operation", "outcome"],
+            registry=registry,
+        )
+        self._items = Counter(
+            "guerdon_items_total", "Items answered, by status", ["operation", "status"], registry=registry
+        )
+        self._cancelled = Counter(
+            "guerdon_cancelled_items_total",
+            "Items dropped before they started because nobody waited for them any more",
+            ["operation"],
+            registry=registry,
+        )
+        self._queue_seconds = self._histogram("queue_seconds", "Admission to start of execution", _SECONDS)
+        self._exec_seconds = self._histogram("exec_seconds", "Execution of a batch", _SECONDS)
+        self._batch_items = self._histogram("batch_items", "Items in a batch", _ITEMS)
+        self._pending = Gauge(
+            "guerdon_pending_items", "Items admitted and not started", ["operation"], registry=registry
+        )
+        self._inflight = Gauge(
+            "guerdon_inflight_batches", "Batches that run now", ["operation"], registry=registry
+        )
+        self.model_version = Gauge(
+            "guerdon_model_version", "Version of the weights that answer now", registry=registry
+        )
+        self.ready = Gauge("guerdon_ready", "1 while the service takes work", registry=registry)
+        self.worker_entries = Counter(
+            "guerdon_worker_entries_total",
+            "Queue entries by what became of them (ok, invalid_input, timeout ..., or released)",
+            ["status"],
+            registry=registry,
+        )
+        self.worker_connected = Gauge(
+            "guerdon_worker_connected", "1 while the queue worker reaches Redis", registry=registry
+        )
+
+    def operation(self, name: str) -> OperationMetrics:
+        """The metrics of operation `name`, with every status present from the start."""
+        return OperationMetrics(
+            pending=self._pending.labels(name),
+            inflight=self._inflight.labels(name),
+            batch_items=self._batch_items.labels(name),
+            queue_seconds=self._queue_seconds.labels(name),
+            exec_seconds=self._exec_seconds.labels(name),
+            cancelled=self._cancelled.labels(name),
+            items={status: self._items.labels(name, status.value) for status in Status},
+        )
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+    def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(
+            f"guerdon_{name}", documentation, ["operation"], buckets=buckets, registry=self.registry
+        )

@@ -1,0 +1,68 @@
+"""The OpenAPI document: bodies are read raw, yet /docs shows the models they must be."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from guerdon_services.runtime import problem
+
+_REFERENCE = "#/components/schemas/{model}"
+
+
+def body(model: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` of a route whose raw JSON body is a `model`."""
+    schema = {"$ref": _REFERENCE.format(model=model.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def answers(model: type[BaseModel], line: type[BaseModel] | None = None) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a native route: the answer, its streamed lines, and the problems it may have."""
+    problems = {
+        400: "Malformed JSON",
+        401: "No bearer token, or a wrong one",
+        413: "Too many samples, or too large a body",
+        422: "A wrong field outside the samples",
+        429: "Too many items wait; see Retry-After",
+        503: "The service is starting or stopping",
+    }
+    responses: dict[int | str, dict[str, Any]] = {200: {"model": model}}
+    if line is not None:
+        schema = {"$ref": _REFERENCE.format(model=line.__name__)}
+        responses[200]["content"] = {"application/x-ndjson": {"schema": schema}}
+    for status, description in problems.items():
+        schema = {"$ref": _REFERENCE.format(model="Problem")}
+        responses[status] = {
+            "description": description,
+            "content": {problem.CONTENT_TYPE: {"schema": schema}},
+        }
+    return responses
+
+
+def install(app: FastAPI, models: Sequence[type[BaseModel]], options: type[BaseModel] | None) -> None:
+    """Make `app` publish `models` among its schemas, with `options` as the type of a score request's options."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            known = cast(dict[str, Any], schema.setdefault("components", {}).setdefault("schemas", {}))
+            for name, definition in _definitions([*models, problem.Problem], options).items():
+                known.setdefault(name, definition)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = document
+
+
+def _definitions(models: Sequence[type[BaseModel]], options: type[BaseModel] | None) -> dict[str, Any]:
+    kinds = [*models, options] if options is not None else models
+    _, schema = models_json_schema([(model, "validation") for model in kinds], ref_template=_REFERENCE)
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    if options is not None and "ScoreRequest" in definitions:
+        definitions["ScoreRequest"]["properties"]["options"] = {
+            "$ref": _REFERENCE.format(model=options.__name__)
+        }
+    return definitions

@@ -1,0 +1,52 @@
+"""From a batcher's outcome to the result a caller sees: id, scorer, versions and times."""
+
+from typing import Any
+
+from guerdon.types import GenerateResult, Result, Status, UpdateRequest, UpdateResponse, failed
+from guerdon_services.runtime.scorer import AnyService
+from guerdon_services.runtime.submission import Failure, Outcome
+
+
+def result(service: AnyService, id: str | None, outcome: Outcome[Result]) -> Result:
+    """The result of one scored sample; a model version that the scorer set itself stands."""
+    value = outcome.value
+    if isinstance(value, Failure):
+        return failed(value.status, value.reason).model_copy(update=_stamp(service, outcome, id=id))
+    stamp = _stamp(service, outcome, id=id)
+    if value.status is Status.OK and value.model_version is None:
+        stamp["model_version"] = outcome.model_version
+    return value.model_copy(update=stamp)
+
+
+def generation(service: AnyService, id: str | None, outcome: Outcome[GenerateResult]) -> GenerateResult:
+    """The result of one prompt; its rollouts carry their versions already."""
+    value = outcome.value
+    if isinstance(value, Failure):
+        value = GenerateResult(status=value.status, reason=value.reason)
+    return value.model_copy(update=_stamp(service, outcome, id=id))
+
+
+def update(service: AnyService, request: UpdateRequest, outcome: Outcome[UpdateResponse]) -> UpdateResponse:
+    """The response to one update; the results in it get the ids of the samples they belong to."""
+    value = outcome.value
+    if isinstance(value, Failure):
+        value = UpdateResponse(request_id=request.request_id, status=value.status, reason=value.reason)
+    results = value.results
+    if len(results) == len(request.samples):
+        name = {"scorer": service.name, "scorer_version": service.version}
+        results = [
+            one.model_copy(update={**name, "id": sample.id})
+            for one, sample in zip(results, request.samples, strict=True)
+        ]
+    stamp = _stamp(service, outcome, request_id=request.request_id, results=results)
+    return value.model_copy(update=stamp)
+
+
+def _stamp(service: AnyService, outcome: Outcome[Any], **others: Any) -> dict[str, Any]:
+    return {
+        **others,
+        "queue_ms": outcome.queue_ms,
+        "exec_ms": outcome.exec_ms,
+        "scorer": service.name,
+        "scorer_version": service.version,
+    }

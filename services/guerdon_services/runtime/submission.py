@@ -1,0 +1,113 @@
+"""One request's items on their way through a batcher: what its door waits for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from guerdon.types import Status
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an item has no result: a status other than ok, and a sentence."""
+
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[ResultT]):
+    """What became of one item; times in milliseconds, the version of the weights when it ran."""
+
+    value: ResultT | Failure
+    queue_ms: float = 0.0
+    exec_ms: float = 0.0
+    model_version: int | None = None
+
+
+class Submission(Generic[ResultT]):
+    """The results of one request, filled in by the batcher as batches end.
+
+    `finish(index, outcome)` turns an outcome into the final result, exactly once per item. Every item gets a
+    result, except after `cancel`.
+    """
+
+    def __init__(self, count: int, finish: Callable[[int, Outcome[ResultT]], ResultT]) -> None:
+        self._results: list[ResultT | None] = [None] * count
+        self._missing = count
+        self._finish = finish
+        self._fresh: list[int] = []
+        self._news = asyncio.Event()
+        self._on_end: Callable[[], None] | None = None
+        self.cancelled = False
+        #: True once a batch holds one of the items: from then on it cannot be handed back.
+        self.started = False
+
+    @property
+    def done(self) -> bool:
+        """True when nothing is left to wait for."""
+        return self._missing == 0 or self.cancelled
+
+    @property
+    def count(self) -> int:
+        """How many items the request has."""
+        return len(self._results)
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when the last item has its result or the request is cancelled."""
+        self._on_end = callback
+        if self.done:
+            self._ended()
+
+    def resolve(self, index: int, outcome: Outcome[ResultT]) -> None:
+        """Give item `index` its outcome, unless it has one already or nobody waits any more."""
+        if self.cancelled or self._results[index] is not None:
+            return
+        self._results[index] = self._finish(index, outcome)
+        self._fresh.append(index)
+        self._missing -= 1
+        self._news.set()
+        if self._missing == 0:
+            self._ended()
+
+    def resolved(self, index: int) -> bool:
+        """Whether running item `index` would be in vain."""
+        return self.cancelled or self._results[index] is not None
+
+    def cancel(self) -> None:
+        """Nobody waits any more: items that have not started never will."""
+        if not self.done:
+            self.cancelled = True
+            self._news.set()
+            self._ended()
+
+    async def all(self) -> list[ResultT]:
+        """Every result, in the order of the items. Cancelling the waiter cancels the submission."""
+        try:
+            while not self.done:
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self.cancel()
+        return [result for result in self._results if result is not None]
+
+    async def chunks(self) -> AsyncIterator[list[tuple[int, ResultT]]]:
+        """Results with their indices as they finish, in lists of all that finished at the same time."""
+        try:
+            while self._fresh or not self.done:
+                if not self._fresh:
+                    self._news.clear()
+                    await self._news.wait()
+                    continue
+                fresh, self._fresh = self._fresh, []
+                yield [(index, result) for index in fresh if (result := self._results[index]) is not None]
+        finally:
+            self.cancel()
+
+    def _ended(self) -> None:
+        callback, self._on_end = self._on_end, None
+        if callback is not None:
+            callback()
