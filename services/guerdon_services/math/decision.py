@@ -1,0 +1,19 @@
+"""What a comparison of one answer with one reference says: the seam between fast path, algebra and service."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Method = Literal["string", "rational", "symbolic", "none"]
+
+
+class UnreadableReference(ValueError):
+    """The reference is empty, or nothing that an answer could be compared with."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether an answer equals a reference, how that was found, and a clause that says why."""
+
+    equal: bool
+    method: Method
+    reason: str = ""

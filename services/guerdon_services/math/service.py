@@ -1,0 +1,187 @@
+"""The math service: is the final answer of a response equal to one of its references?"""
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from guerdon.types import Result, Sample, Status, Verdict, failed
+from guerdon_services.math.decision import Decision, UnreadableReference
+from guerdon_services.math.extract import Extraction, Mode, extract
+from guerdon_services.math.fast import decide, is_list
+from guerdon_services.math.normalise import normalise
+from guerdon_services.math.pool import NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
+from guerdon_services.runtime.scorer import Batching, ScoreJob, Scorer, ScorerOptions, ScorerSettings
+
+#: Characters of an answer or a reference that a verdict and a reason repeat.
+_SHOWN = 200
+
+
+class AlgebraFailed(Exception):
+    """The comparison itself failed, for want of memory for example; the answer is neither right nor wrong."""
+
+
+class MathSettings(ScorerSettings):
+    """Start-up settings of the math service."""
+
+    workers: Annotated[int, Field(ge=1, le=1024)] = os.cpu_count() or 1
+    time_limit_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+    memory_mb: Annotated[int, Field(ge=256)] = 1024
+    #: Comparisons after which a worker is replaced: sympy's caches only grow.
+    recycle_after: Annotated[int, Field(ge=1)] = 2000
+    max_response_chars: Annotated[int, Field(ge=1)] = 2_000_000
+    max_answer_chars: Annotated[int, Field(ge=1)] = 20_000
+    max_reference_chars: Annotated[int, Field(ge=1)] = 200_000
+
+
+class MathOptions(ScorerOptions):
+    """Per-request options: how the final answer is found."""
+
+    extraction: Mode = "last_box"
+
+
+class MathScorer(Scorer[MathSettings, MathOptions]):
+    """1.0 when the answer equals any of the references, 0.0 when it does not."""
+
+    name: ClassVar[str] = "math"
+    version: ClassVar[str] = version("guerdon-services")
+    settings_type: ClassVar[type[ScorerSettings]] = MathSettings
+    options_type: ClassVar[type[ScorerOptions]] = MathOptions
+
+    def __init__(self, settings: MathSettings) -> None:
+        super().__init__(settings)
+        # One item a batch: an item that hangs must not make its neighbours wait.
+        self.batching = Batching(max_items=1, max_wait_ms=0.0, concurrency=settings.workers)
+        self._pool = WorkerPool(
+            settings.workers,
+            time_limit_s=settings.time_limit_s,
+            memory_mb=settings.memory_mb,
+            recycle_after=settings.recycle_after,
+        )
+
+    def open(self) -> None:
+        """Start the workers; returns when each has imported its algebra."""
+        self._pool.open()
+
+    def close(self) -> None:
+        """Kill the workers."""
+        self._pool.close()
+
+    def details(self) -> dict[str, str]:
+        """Engine, workers and their limits."""
+        settings = self.settings
+        return {
+            "algebra": f"math-verify {version('math-verify')}",
+            "workers": str(settings.workers),
+            "time_limit_s": f"{settings.time_limit_s:g}",
+            "memory_mb": str(settings.memory_mb),
+        }
+
+    def score(self, batch: Sequence[ScoreJob[MathOptions]]) -> list[Result]:
+        """One result per job; comparisons that need algebra go to a worker each."""
+        return [self._score_one(job.sample, job.options) for job in batch]
+
+    def _score_one(self, sample: Sample, options: MathOptions) -> Result:
+        problem = self._input_problem(sample)
+        if problem:
+            return failed(Status.INVALID_INPUT, problem)
+        response = sample.response or ""
+        if len(response) > self.settings.max_response_chars:
+            return _wrong(f"the response has {len(response)} characters; more than fit an answer")
+        extraction = extract(response, options.extraction)
+        if extraction.answer is None:
+            return _wrong(extraction.reason)
+        try:
+            return self._judge(extraction, sample.references)
+        except WorkerTimeout as failure:
+            return failed(Status.TIMEOUT, str(failure))
+        except (WorkerCrashed, AlgebraFailed) as failure:
+            return failed(Status.INTERNAL_ERROR, str(failure))
+        except NoWorker as failure:
+            return failed(Status.UNAVAILABLE, str(failure))
+
+    def _input_problem(self, sample: Sample) -> str | None:
+        if sample.response is None:
+            return "response is missing"
+        if not sample.references:
+            return "references is missing: give at least one"
+        limit = self.settings.max_reference_chars
+        for index, reference in enumerate(sample.references):
+            if len(reference) > limit:
+                return f"references[{index}] has {len(reference)} characters; the limit is {limit}"
+        return None
+
+    def _judge(self, extraction: Extraction, references: Sequence[str]) -> Result:
+        """Fast path over all references first; what it leaves open goes to one worker in one call."""
+        unread: list[str] = []
+        wrong: list[tuple[str, str, Decision]] = []
+        undecided: list[tuple[int, str, str]] = []
+        for index, reference in enumerate(references):
+            answer = _answer_for(extraction, reference)
+            try:
+                decision = decide(answer, reference)
+            except UnreadableReference as problem:
+                unread.append(f"references[{index}] {problem}")
+                continue
+            if decision is None:
+                undecided.append((index, answer, reference))
+            elif decision.equal:
+                return _result(answer, reference, decision)
+            else:
+                wrong.append((answer, reference, decision))
+        for index, answer, reference in undecided:
+            outcome = self._compare(answer, reference)
+            if isinstance(outcome, str):
+                unread.append(f"references[{index}] {outcome}")
+            elif outcome.equal:
+                return _result(answer, reference, outcome)
+            else:
+                wrong.append((answer, reference, outcome))
+        if unread:
+            return failed(Status.INVALID_INPUT, "; ".join(unread))
+        return _result(*wrong[0])
+
+    def _compare(self, answer: str, reference: str) -> Decision | str:
+        """The algebra's decision, or why the reference cannot be read."""
+        limit = self.settings.max_answer_chars
+        if len(answer) > limit:
+            return Decision(False, "none", f"an answer of {len(answer)} characters is too long to be read")
+        reply: dict[str, Any] = self._pool.run({"answer": answer, "reference": reference})
+        if "unreadable" in reply:
+            return str(reply["unreadable"])
+        if "error" in reply:
+            raise AlgebraFailed(str(reply["error"]))
+        return Decision(bool(reply["equal"]), reply["method"], str(reply["reason"]))
+
+
+def _answer_for(extraction: Extraction, reference: str) -> str:
+    """The last box; the whole run of boxes when the reference is a list of several values."""
+    if extraction.run and is_list(reference):
+        return ", ".join(extraction.run)
+    return extraction.answer or ""
+
+
+def _wrong(reason: str) -> Result:
+    return Result(status=Status.OK, value=0.0, reason=reason, verdict=Verdict(method="none"))
+
+
+def _result(answer: str, reference: str, decision: Decision) -> Result:
+    relation = "equals" if decision.equal else "differs from"
+    because = decision.reason or decision.method
+    return Result(
+        status=Status.OK,
+        value=float(decision.equal),
+        reason=f"{_short(answer)} {relation} {_short(reference)} ({because})",
+        verdict=Verdict(
+            extracted=answer[: 10 * _SHOWN],
+            normalised=normalise(answer[: 10 * _SHOWN]),
+            normalised_reference=normalise(reference[: 10 * _SHOWN]),
+            method=decision.method,
+        ),
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
