@@ -1,0 +1,39 @@
+"""Both ends of the work queue on Redis Streams: at-least-once delivery, one visible result per request.
+
+Work and results live in Redis, so that no process that dies takes anything with it. The queue knows nothing of
+what it carries. Producer and Consumer are plain asyncio; all that must happen at once happens in a Lua script
+(`lua/*.lua`), and every script may be repeated when its answer was lost.
+
+Keys. `P` is `{service}:`; the braces keep a service in one cluster slot.
+
+    P q:0, P q:1     stream     high and normal priority. An entry has the fields rid (request id), op, body, client,
+                                deadline and enqueued (Unix ms by the server's clock; deadline may be empty).
+                                Consumer group `workers`, from id 0. An entry is deleted when it is answered, so
+                                XLEN counts what waits and what is being worked on: scale on it.
+    P dd:<rid>       hash       a request in flight: stream and id of its entry, client (the last that asked),
+                                deadline, serial (of its submission), cancelled. Makes a second submission of the
+                                same request harmless.
+    P res:<rid>      hash       a final result (status, reason, body), kept for 10 minutes, or for 1 after its client
+                                read it. A submission of the same request is answered from here.
+    P reply:<client> stream     results on their way to one client: rid, status, reason, body.
+    P dlq            stream     dead letters: entries at which `max_deliveries` workers died, as they were submitted.
+    P workers        sorted set live workers; the score is the Unix ms at which a silent one counts as gone.
+
+What happens to a request:
+
+1. SUBMIT appends the entry, unless the request is answered or in flight, or the stream is full (never trimmed).
+2. TAKE gives entries to a worker, which renews its lease on them while it works. Expired and cancelled ones are
+   answered with `timeout` instead.
+3. COMPLETE keeps the first result, sends it to the client, and deletes the entry.
+4. An entry whose worker died stays idle for a lease, then another worker takes it, alone, so that a request that
+   kills its worker kills no neighbours. After `max_deliveries` it becomes a dead letter, answered with
+   `internal_error`.
+5. A client that hears nothing asks again under the same request id: that covers what a crash of Redis may lose
+   (with `appendfsync everysec`, its last second).
+"""
+
+from guerdon.queue.consumer import Consumer, Entry
+from guerdon.queue.link import QueueStats, stats
+from guerdon.queue.producer import Producer, Reply
+
+__all__ = ["Consumer", "Entry", "Producer", "QueueStats", "Reply", "stats"]

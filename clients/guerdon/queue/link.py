@@ -1,0 +1,215 @@
+"""One process's connection to Redis: scripts run coalesced, retried and reloaded; blocking reads apart."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    ConnectionError,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    TimeoutError,
+    TryAgainError,
+)
+
+from guerdon.errors import InternalError, Overloaded, Unauthorized, Unavailable
+
+#: Milliseconds that a blocking read waits. Short, so that ending never has to cancel one: a cancelled read may
+#: have taken an entry that nobody then knows of.
+BLOCK_MS = 500
+#: Seconds without any answer after which a connection counts as dead; above BLOCK_MS, or reads would fail.
+SOCKET_TIMEOUT_S = 10.0
+#: Seconds that a connection may take.
+CONNECT_TIMEOUT_S = 3.0
+#: Seconds between attempts while Redis cannot be reached: the first, and the longest after doubling.
+BACKOFF_S = (0.05, 2.0)
+#: Script calls that one round trip carries at most.
+CALLS_PER_TRIP = 64
+
+#: What a server says while it restarts, loads its data, or hands over to a replica.
+_PASSING = (ConnectionError, TimeoutError, ReadOnlyError, MasterDownError, ClusterDownError, TryAgainError)
+
+Argument = str | bytes | int
+
+log = logging.getLogger("guerdon.queue")
+
+
+@dataclass(frozen=True)
+class QueueStats:
+    """A look at one service's queue: counts of entries, dead letters and live workers; age of the oldest entry."""
+
+    queued: int
+    pending: int
+    dead: int
+    oldest_ms: int
+    workers: int
+
+
+async def stats(url: str, service: str) -> QueueStats:
+    """What waits (`queued`), is being worked on (`pending`), was given up (`dead`), and who works.
+
+    Raises:
+        Unavailable: Redis cannot be reached.
+    """
+    link = Link(url, service)
+    try:
+        queued, pending, dead, oldest_ms, workers = await link.call("stats")
+        return QueueStats(queued, pending, dead, oldest_ms, workers)
+    finally:
+        await link.close()
+
+
+def _load_scripts() -> dict[str, tuple[str, bytes]]:
+    folder = files("guerdon.queue") / "lua"
+    sources = {path.name.removesuffix(".lua"): path.read_bytes() for path in folder.iterdir()}
+    common = sources.pop("common")
+    return {name: (hashlib.sha1(common + own).hexdigest(), common + own) for name, own in sources.items()}
+
+
+_SCRIPTS = _load_scripts()
+
+
+def prefix(service: str) -> str:
+    """What the keys of a service start with."""
+    return f"{{{service}}}:"
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+@dataclass(frozen=True)
+class _Call:
+    script: str
+    arguments: tuple[Argument, ...]
+    answer: "asyncio.Future[Any]"
+
+
+class Link:
+    """Runs the queue's scripts for one service. Belongs to the event loop that first uses it."""
+
+    def __init__(self, url: str, service: str) -> None:
+        self.url = without_password(url)
+        self._prefix = prefix(service)
+        # redis-py's own retries would hide an outage for minutes, and repeat what must not be repeated.
+        self._redis: Any = cast(Any, Redis).from_url(
+            url,
+            protocol=2,
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._calls: list[_Call] = []
+        self._sender: asyncio.Task[None] | None = None
+
+    async def call(self, script: str, *arguments: Argument, patience_s: float = 0.0) -> Any:
+        """Run a script and return what it returned; try again for `patience_s` while Redis is away.
+
+        Calls made at the same time share a round trip.
+
+        Raises:
+            Unavailable: Redis cannot be reached.
+            Overloaded: Redis is out of memory.
+            Unauthorized: Redis wants another password.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + patience_s
+        pause, longest = BACKOFF_S
+        while True:
+            call = _Call(script, arguments, loop.create_future())
+            self._calls.append(call)
+            if self._sender is None or self._sender.done():
+                self._sender = loop.create_task(self._send_calls())
+            try:
+                return await call.answer
+            except Unavailable:
+                if loop.time() + pause > give_up:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def block(self, *command: Argument) -> Any:
+        """Run a blocking read on a connection of its own and return its answer, None when nothing came.
+
+        Raises:
+            Unavailable: Redis cannot be reached, or its streams just vanished.
+        """
+        try:
+            return await self._redis.execute_command(*command)
+        except RedisError as error:
+            # A stream that vanishes under a blocked reader (FLUSHALL, say) is made anew by the next TAKE.
+            if "NOGROUP" in str(error) or "UNBLOCKED" in str(error):
+                raise Unavailable(f"the streams at {self.url} vanished") from error
+            raise self._translated(error) from error
+
+    def key(self, name: str) -> str:
+        """The full name of a key of the service."""
+        return self._prefix + name
+
+    async def close(self) -> None:
+        """Send what still waits to be sent, and disconnect."""
+        if self._sender is not None:
+            await asyncio.wait([self._sender])
+        await self._redis.aclose()
+
+    async def _send_calls(self) -> None:
+        while self._calls:
+            calls, self._calls = self._calls[:CALLS_PER_TRIP], self._calls[CALLS_PER_TRIP:]
+            answers: list[Any]
+            try:
+                answers = await self._round_trip(calls)
+            except Exception as error:  # whatever it is, the callers must hear of it
+                answers = [error] * len(calls)
+            for call, answer in zip(calls, answers, strict=True):
+                if call.answer.done():
+                    continue
+                if isinstance(answer, Exception):
+                    call.answer.set_exception(self._translated(answer))
+                else:
+                    call.answer.set_result(answer)
+
+    async def _round_trip(self, calls: Sequence[_Call]) -> list[Any]:
+        answers = await self._pipeline([self._evalsha(call) for call in calls])
+        missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if missing:
+            # Redis restarted: scripts live in its memory only.
+            await self._pipeline([("SCRIPT LOAD", source) for _, source in _SCRIPTS.values()])
+            again = await self._pipeline([self._evalsha(calls[i]) for i in missing])
+            for i, answer in zip(missing, again, strict=True):
+                answers[i] = answer
+        return answers
+
+    def _evalsha(self, call: _Call) -> tuple[Argument, ...]:
+        return ("EVALSHA", _SCRIPTS[call.script][0], 1, self._prefix, *call.arguments)
+
+    async def _pipeline(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            return await pipe.execute(raise_on_error=False)
+
+    def _translated(self, error: Exception) -> Exception:
+        if isinstance(error, AuthenticationError):
+            return Unauthorized(f"Redis at {self.url} refuses the user or password: {error}")
+        if isinstance(error, OutOfMemoryError):
+            return Overloaded(f"Redis at {self.url} is out of memory", retry_after_s=5.0)
+        if isinstance(error, _PASSING):
+            return Unavailable(f"Redis at {self.url} cannot be reached: {error}")
+        if isinstance(error, RedisError):
+            return InternalError(f"Redis at {self.url} answered: {error}")
+        return error

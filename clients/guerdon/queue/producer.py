@@ -1,0 +1,270 @@
+"""The client's end of the queue."""
+
+import asyncio
+import uuid
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from guerdon.errors import GuerdonError, Overloaded, Unavailable
+from guerdon.queue.link import BACKOFF_S, BLOCK_MS, Link, log
+from guerdon.types import Status
+
+#: Seconds that a submission keeps trying while Redis cannot be reached.
+SUBMIT_PATIENCE_S = 5.0
+#: Seconds of silence after which a client asks what became of its requests.
+PROBE_EVERY_S = 5.0
+#: Requests that one probe asks about.
+PROBE_CHUNK = 100
+#: Seconds without Redis after which every waiting request is answered with `unavailable`.
+OUTAGE_LIMIT_S = 60.0
+#: Replies that one read fetches at most.
+REPLIES_PER_READ = 64
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to one request. `body` is empty unless `status` is ok; `reason` then says what went wrong."""
+
+    request_id: str
+    status: Status
+    reason: str
+    body: bytes
+
+
+@dataclass
+class _Waiting:
+    """A request that has not been answered yet, with all that submitting it again takes."""
+
+    request_id: str
+    serial: int
+    op: str
+    body: bytes
+    priority: int
+    expires: float | None
+    future: asyncio.Future[Reply]
+    heard: float
+
+
+class Producer:
+    """Submits requests to one service and hands out their replies; one per client process and service.
+
+    A `client_id` that a restarted process uses again leads the replies of the old one to the new one, which
+    gets at them by submitting the same request ids. It must be unique among live clients.
+    """
+
+    def __init__(
+        self, url: str, service: str, *, client_id: str | None = None, max_length: int = 10_000
+    ) -> None:
+        self.client_id = client_id or uuid.uuid4().hex
+        self.service = service
+        self._anonymous = client_id is None
+        self._max_length = max_length
+        self._link = Link(url, service)
+        self._waiting: dict[str, _Waiting] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._prober: asyncio.Task[None] | None = None
+        self._probe_now = asyncio.Event()
+        self._serial = 0
+        self._closed = False
+
+    async def submit(
+        self,
+        op: str,
+        body: bytes,
+        *,
+        request_id: str | None = None,
+        deadline_s: float | None = None,
+        high_priority: bool = False,
+    ) -> asyncio.Future[Reply]:
+        """Queue a request; the future resolves to its reply, and cancelling it withdraws work not yet begun.
+
+        A request id that was answered within the last minutes gets the same answer again; one that is in flight
+        is not queued twice. `deadline_s` counts from now; the reply is then `timeout` if nothing came sooner.
+
+        Raises:
+            Overloaded: the queue is full.
+            Unavailable: Redis cannot be reached, or this producer is closed.
+        """
+        if self._closed:
+            raise Unavailable("this producer is closed")
+        loop = asyncio.get_running_loop()
+        request_id = request_id or uuid.uuid4().hex
+        if (known := self._waiting.get(request_id)) is not None:
+            return known.future
+        expires = None if deadline_s is None else loop.time() + deadline_s
+        self._serial += 1
+        priority = 0 if high_priority else 1
+        waiting = _Waiting(
+            request_id, self._serial, op, body, priority, expires, loop.create_future(), loop.time()
+        )
+        if deadline_s is not None and deadline_s <= 0:
+            self._expire(waiting)
+            return waiting.future
+        self._start()
+        await self._enter(waiting)
+        return waiting.future
+
+    async def close(self) -> None:
+        """Answer what still waits with `unavailable`, and disconnect.
+
+        Work that was queued is withdrawn, unless a `client_id` was given under which a later process may ask.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        unanswered = [
+            part for waiting in self._waiting.values() for part in (waiting.request_id, waiting.serial)
+        ]
+        self._give_up(Status.UNAVAILABLE, "the client was closed before an answer came")
+        if self._reader is not None and self._prober is not None:
+            self._probe_now.set()
+            await self._quietly("wake", self.client_id)
+            await asyncio.wait([self._reader, self._prober])
+            await asyncio.gather(*self._background)
+            if self._anonymous:
+                # Nobody can come back for these answers.
+                await self._quietly("cancel", self.client_id, *unanswered)
+                await self._quietly("goodbye", self.client_id)
+        await self._link.close()
+
+    async def _enter(self, waiting: _Waiting) -> None:
+        self._waiting[waiting.request_id] = waiting
+        patience = SUBMIT_PATIENCE_S
+        if waiting.expires is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_at(waiting.expires, self._expire, waiting)
+            waiting.future.add_done_callback(lambda _: timer.cancel())
+            patience = min(patience, waiting.expires - loop.time())
+        waiting.future.add_done_callback(lambda _: self._forget(waiting))
+        try:
+            state = await self._send(waiting, patience)
+            if state == b"full":
+                raise Overloaded(f"the queue of {self.service} holds {self._max_length} requests, its bound")
+        except GuerdonError as error:
+            _fail(waiting.future, error)
+            raise
+        except asyncio.CancelledError:
+            waiting.future.cancel()
+            raise
+
+    async def _send(self, waiting: _Waiting, patience_s: float) -> bytes:
+        remaining_ms: int | str = ""
+        if waiting.expires is not None:
+            remaining_ms = max(0, round((waiting.expires - asyncio.get_running_loop().time()) * 1000))
+        state: bytes = await self._link.call(
+            "submit",
+            *(waiting.request_id, waiting.op, waiting.body, self.client_id),
+            *(waiting.priority, remaining_ms, self._max_length, waiting.serial),
+            patience_s=patience_s,
+        )
+        return state
+
+    def _start(self) -> None:
+        if self._reader is None:
+            loop = asyncio.get_running_loop()
+            self._reader = loop.create_task(self._read_replies())
+            self._prober = loop.create_task(self._probe_silent())
+
+    def _expire(self, waiting: _Waiting) -> None:
+        if not waiting.future.done():
+            reason = "the deadline passed before an answer came"
+            waiting.future.set_result(Reply(waiting.request_id, Status.TIMEOUT, reason, b""))
+
+    def _forget(self, waiting: _Waiting) -> None:
+        if self._waiting.get(waiting.request_id) is waiting:
+            del self._waiting[waiting.request_id]
+        if waiting.future.cancelled() and not self._closed:
+            self._in_background(self._quietly("cancel", self.client_id, waiting.request_id, waiting.serial))
+
+    def _resolve(self, reply: Reply) -> None:
+        waiting = self._waiting.pop(reply.request_id, None)
+        if waiting is not None and not waiting.future.done():
+            waiting.future.set_result(reply)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _quietly(self, script: str, *arguments: str | int) -> None:
+        """Run a script that only tidies up: what it leaves behind while Redis is away expires by itself."""
+        try:
+            await self._link.call(script, *arguments)
+        except GuerdonError as error:
+            log.warning("%s failed: %s", script, error)
+
+    async def _read_replies(self) -> None:
+        last, pause, away = "0", BACKOFF_S[0], False
+        key = self._link.key(f"reply:{self.client_id}")
+        while not self._closed:
+            try:
+                answer = await self._link.block(
+                    *("XREAD", "COUNT", REPLIES_PER_READ, "BLOCK", BLOCK_MS, "STREAMS", key, last)
+                )
+            except GuerdonError as error:
+                log.warning("waiting for replies of %s: %s", self.service, error)
+                # Whatever was not read yet is still there, under whichever id a recovered server gave it.
+                last, away = "0", True
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, BACKOFF_S[1])
+                continue
+            if away:
+                # A server that comes back may have lost its last second.
+                pause, away = BACKOFF_S[0], False
+                self._probe_now.set()
+            if answer:
+                entries: list[tuple[bytes, dict[bytes, bytes]]] = answer[0][1]
+                last = entries[-1][0].decode()
+                self._deliver(entries)
+
+    def _deliver(self, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> None:
+        read: list[str] = []
+        for entry_id, fields in entries:
+            request_id = fields[b"rid"].decode()
+            read += [entry_id.decode(), request_id]
+            status = Status(fields[b"status"].decode())
+            self._resolve(Reply(request_id, status, fields[b"reason"].decode(), fields[b"body"]))
+        self._in_background(self._quietly("read", self.client_id, *read))
+
+    async def _probe_silent(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_contact = loop.time()
+        while not self._closed:
+            try:
+                await asyncio.wait_for(self._probe_now.wait(), PROBE_EVERY_S)
+                self._probe_now.clear()
+                overdue = loop.time()
+            except TimeoutError:
+                overdue = loop.time() - PROBE_EVERY_S
+            silent = [waiting for waiting in self._waiting.values() if waiting.heard <= overdue]
+            try:
+                for start in range(0, len(silent), PROBE_CHUNK):
+                    await self._probe(silent[start : start + PROBE_CHUNK])
+                last_contact = loop.time()
+            except (Unavailable, Overloaded) as error:
+                if loop.time() - last_contact > OUTAGE_LIMIT_S:
+                    self._give_up(Status.UNAVAILABLE, str(error))
+            except GuerdonError as error:
+                self._give_up(error.status, str(error))
+
+    async def _probe(self, silent: Sequence[_Waiting]) -> None:
+        now = asyncio.get_running_loop().time()
+        states = await self._link.call("probe", self.client_id, *(waiting.request_id for waiting in silent))
+        for waiting, state in zip(silent, states, strict=True):
+            waiting.heard = now
+            # The queue may be full by now; the next probe tries again.
+            if state == b"missing" and not waiting.future.done():
+                await self._send(waiting, 0.0)
+
+    def _give_up(self, status: Status, reason: str) -> None:
+        for waiting in list(self._waiting.values()):
+            self._resolve(Reply(waiting.request_id, status, reason, b""))
+
+
+def _fail(future: asyncio.Future[Reply], error: GuerdonError) -> None:
+    """Tell those who submitted the same request meanwhile; the first hears it from `submit`."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()

@@ -1,0 +1,343 @@
+"""The queue's promises one by one, on a real server, producer and consumer in one process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from redis.asyncio import Redis
+
+from guerdon import errors
+from guerdon.queue import Consumer, Entry, Producer, Reply, stats
+from guerdon.queue import producer as producer_module
+from guerdon.types import Status
+
+#: Seconds after which something that should happen counts as never happening.
+PATIENCE_S = 20.0
+
+
+@asynccontextmanager
+async def producer(url: str, **settings: Any) -> AsyncIterator[Producer]:
+    made = Producer(url, "math", **settings)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def consumer(url: str, **settings: Any) -> AsyncIterator[Consumer]:
+    made = Consumer(url, "math", **settings)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def redis(url: str) -> AsyncIterator[Any]:
+    client = cast(Any, Redis).from_url(url)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+def ok(entry: Entry, body: bytes = b"done") -> Reply:
+    return Reply(entry.request_id, Status.OK, "", body)
+
+
+async def eventually(ready: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await ready():  # noqa: ASYNC110 - what happens in Redis sets no event here
+            await asyncio.sleep(0.02)
+
+
+async def take(worker: Consumer, count: int, *, at_once: int = 64) -> list[Entry]:
+    """Exactly `count` entries, over as many takes as it needs."""
+    taken: list[Entry] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(taken) < count:
+            taken += await worker.take(min(at_once, count - len(taken)))
+    return taken
+
+
+async def test_request_and_reply(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker:
+        future = await client.submit("score", b"\x00\xffbody", request_id="r1", deadline_s=30)
+        [entry] = await take(worker, 1)
+        assert (entry.request_id, entry.op, entry.body) == ("r1", "score", b"\x00\xffbody")
+        assert (entry.client, entry.deliveries) == (client.client_id, 1)
+        assert entry.deadline_unix_ms is not None
+        assert 29_000 < entry.deadline_unix_ms - entry.enqueued_unix_ms <= 30_000
+        await worker.complete(entry, ok(entry, b"\x01\x00"))
+        assert await future == Reply("r1", Status.OK, "", b"\x01\x00")
+
+
+async def test_a_request_without_deadline_has_none(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker:
+        await client.submit("score", b"")
+        [entry] = await take(worker, 1)
+        assert entry.deadline_unix_ms is None
+
+
+async def test_take_returns_empty_when_nothing_comes(redis_url: str) -> None:
+    async with consumer(redis_url) as worker:
+        assert await worker.take(8) == []
+
+
+async def test_high_priority_first_and_never_more_than_asked(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker:
+        for i in range(5):
+            await client.submit("score", b"", request_id=f"low{i}")
+        for i in range(3):
+            await client.submit("info", b"", request_id=f"high{i}", high_priority=True)
+        first = await worker.take(4)
+        assert [entry.request_id for entry in first] == ["high0", "high1", "high2", "low0"]
+        rest = await worker.take(64)
+        assert [entry.request_id for entry in rest] == ["low1", "low2", "low3", "low4"]
+
+
+async def test_a_waiting_worker_asked_for_one_gets_one(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker:
+        waiting = asyncio.create_task(worker.take(1))
+        await asyncio.gather(
+            client.submit("score", b"", request_id="low"),
+            client.submit("score", b"", request_id="high", high_priority=True),
+        )
+        first = await waiting or await take(worker, 1)
+        assert len(first) == 1
+        second = await take(worker, 1)
+        assert {first[0].request_id, second[0].request_id} == {"low", "high"}
+
+
+async def test_duplicate_submission_in_flight_is_queued_once(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "PROBE_EVERY_S", 0.3)
+    async with producer(redis_url) as one, producer(redis_url) as two, consumer(redis_url) as worker:
+        await one.submit("score", b"a", request_id="same")
+        again = await one.submit("score", b"a", request_id="same")
+        elsewhere = await two.submit("score", b"a", request_id="same")
+        assert (await stats(redis_url, "math")).queued == 1
+        [entry] = await take(worker, 1)
+        assert await worker.take(1) == []
+        await worker.complete(entry, ok(entry))
+        # The last client that asked is answered first; the other one asks again after a silence.
+        assert (await asyncio.wait_for(elsewhere, PATIENCE_S)).body == b"done"
+        assert (await asyncio.wait_for(again, PATIENCE_S)).body == b"done"
+
+
+async def test_resubmission_returns_the_stored_result(redis_url: str) -> None:
+    async with consumer(redis_url) as worker:
+        async with producer(redis_url) as first:
+            future = await first.submit("update", b"a", request_id="u1")
+            [entry] = await take(worker, 1)
+            await worker.complete(entry, ok(entry, b"first"))
+            await future
+        async with producer(redis_url) as second:
+            again = await second.submit("update", b"a", request_id="u1")
+            assert (await asyncio.wait_for(again, PATIENCE_S)).body == b"first"
+        assert await worker.take(1) == []
+
+
+async def test_only_the_first_completion_is_seen(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker, redis(redis_url) as server:
+        future = await client.submit("score", b"", request_id="r")
+        [entry] = await take(worker, 1)
+        await worker.complete(entry, ok(entry, b"first"))
+        await worker.complete(entry, ok(entry, b"second"))
+        assert (await future).body == b"first"
+        assert await server.hget("{math}:res:r", "body") == b"first"
+
+        async def read() -> bool:
+            return await server.xlen(f"{{math}}:reply:{client.client_id}") == 0
+
+        await eventually(read)
+
+
+async def test_a_passing_failure_is_not_kept(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker:
+        future = await client.submit("score", b"", request_id="r")
+        [entry] = await take(worker, 1)
+        await worker.complete(entry, Reply("r", Status.UNAVAILABLE, "stopping", b""))
+        assert await future == Reply("r", Status.UNAVAILABLE, "stopping", b"")
+        retried = await client.submit("score", b"", request_id="r")
+        [entry] = await take(worker, 1)
+        await worker.complete(entry, ok(entry))
+        assert (await retried).status is Status.OK
+
+
+async def test_full_queue_refuses_and_loses_nothing(redis_url: str) -> None:
+    async with producer(redis_url, max_length=5) as client, consumer(redis_url) as worker:
+        futures = [await client.submit("score", b"", request_id=f"r{i}") for i in range(5)]
+        with pytest.raises(errors.Overloaded, match="math"):
+            await client.submit("score", b"", request_id="r5")
+        # The other priority has its own bound, and what is in there already is no addition.
+        futures.append(await client.submit("info", b"", high_priority=True))
+        await client.submit("score", b"", request_id="r0")
+        entries = await take(worker, 6)
+        with pytest.raises(errors.Overloaded):
+            await client.submit("score", b"", request_id="r5")
+        for entry in entries:
+            await worker.complete(entry, ok(entry))
+        assert {reply.status for reply in await asyncio.gather(*futures)} == {Status.OK}
+        await client.submit("score", b"", request_id="r5")
+        assert len(await take(worker, 1)) == 1
+
+
+async def test_deadline_that_has_passed_already_queues_nothing(redis_url: str) -> None:
+    async with producer(redis_url) as client:
+        future = await client.submit("score", b"", deadline_s=0.0)
+        assert (await future).status is Status.TIMEOUT
+        assert (await stats(redis_url, "math")).queued == 0
+
+
+async def test_expired_work_is_skipped_and_answered(redis_url: str) -> None:
+    async with producer(redis_url) as client, redis(redis_url) as server:
+        expired = await client.submit("score", b"", request_id="late", deadline_s=0.05)
+        live = await client.submit("score", b"", request_id="live", deadline_s=60)
+        assert (await expired).status is Status.TIMEOUT
+        async with consumer(redis_url) as worker:
+            entries = await take(worker, 1)
+            assert [entry.request_id for entry in entries] == ["live"]
+            await worker.complete(entries[0], ok(entries[0]))
+            assert (await live).status is Status.OK
+        assert await server.exists("{math}:res:late", "{math}:dd:late") == 0
+        assert await server.xlen("{math}:q:1") == 0
+
+
+async def test_a_worker_reports_expiry_when_the_client_does_not_notice(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker, redis(redis_url) as server:
+        future = await client.submit("score", b"", request_id="r", deadline_s=60)
+        await server.hset("{math}:dd:r", "deadline", "1")
+        assert await worker.take(1) == []
+        reply = await future
+        assert reply.status is Status.TIMEOUT
+        assert "deadline" in reply.reason
+
+
+async def test_cancelled_work_is_skipped(redis_url: str) -> None:
+    async with producer(redis_url) as client, redis(redis_url) as server:
+        doomed = await client.submit("score", b"", request_id="doomed")
+        await client.submit("score", b"", request_id="wanted")
+        doomed.cancel()
+
+        async def cancelled() -> bool:
+            return bool(await server.hexists("{math}:dd:doomed", "cancelled"))
+
+        await eventually(cancelled)
+        async with consumer(redis_url) as worker:
+            entries = await worker.take(8)
+            assert [entry.request_id for entry in entries] == ["wanted"]
+
+
+async def test_cancelled_work_that_is_submitted_again_is_done(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker:
+        (await client.submit("score", b"", request_id="r")).cancel()
+        await asyncio.sleep(0)
+        future = await client.submit("score", b"", request_id="r")
+        [entry] = await take(worker, 1)
+        await worker.complete(entry, ok(entry))
+        assert (await future).status is Status.OK
+
+
+async def test_released_work_is_delivered_again_at_once_and_uncounted(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as other:
+        for i in range(10):
+            await client.submit("score", b"", request_id=f"r{i}")
+        async with consumer(redis_url) as drained:
+            entries = await take(drained, 10)
+            await drained.release(entries[:4])
+            # Closing hands back the rest.
+        entries = await take(other, 10)
+        assert sorted(entry.request_id for entry in entries) == [f"r{i}" for i in range(10)]
+        assert {entry.deliveries for entry in entries} == {1}
+        assert (await stats(redis_url, "math")).workers == 1
+
+
+async def test_an_abandoned_entry_is_rescued_alone(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url, lease_s=0.5) as rescuer:
+        for i in range(3):
+            await client.submit("score", b"", request_id=f"r{i}")
+        await abandon(redis_url, 3)
+        await client.submit("score", b"", request_id="new")
+        [held] = await take(rescuer, 1)
+        assert held.request_id == "new"
+
+        async def idle() -> bool:
+            async with redis(redis_url) as server:
+                return len(await server.xpending_range("{math}:q:1", "workers", "-", "+", 9, idle=500)) == 3
+
+        await eventually(idle)
+        # Something is held, so nothing that may crash this worker is given out, and nothing new either.
+        assert await rescuer.take(8) == []
+        await rescuer.complete(held, ok(held))
+        for i in range(3):
+            rescued = await take(rescuer, 1)
+            assert [(entry.request_id, entry.deliveries) for entry in rescued] == [(f"r{i}", 2)]
+            assert await rescuer.take(8) == []
+            await rescuer.complete(rescued[0], ok(rescued[0]))
+
+
+async def die(worker: Consumer) -> None:
+    """Cut the connection without handing anything back."""
+    assert worker._renewer is not None
+    worker._renewer.cancel()
+    await worker._link.close()
+
+
+async def abandon(url: str, count: int) -> None:
+    """Take entries as a worker that dies on the spot would: nobody renews their lease."""
+    async with redis(url) as server:
+        answer = await server.xreadgroup("workers", "dead", {"{math}:q:1": ">"}, count=count)
+        [(_, entries)] = answer.items() if isinstance(answer, dict) else answer
+        assert len(entries[0] if isinstance(answer, dict) else entries) == count
+
+
+async def test_a_restarted_worker_of_the_same_name_need_not_wait(redis_url: str) -> None:
+    async with producer(redis_url) as client:
+        async with consumer(redis_url):
+            await client.submit("score", b"", request_id="r")
+            await abandon(redis_url, 1)
+        async with consumer(redis_url, consumer_id="dead", lease_s=600) as reborn:
+            [entry] = await take(reborn, 1)
+            assert (entry.request_id, entry.deliveries) == ("r", 2)
+
+
+async def test_a_long_task_keeps_its_lease(redis_url: str) -> None:
+    async with (
+        producer(redis_url) as client,
+        consumer(redis_url, lease_s=0.4) as slow,
+        consumer(redis_url, lease_s=0.4) as idle,
+    ):
+        future = await client.submit("update", b"")
+        [entry] = await take(slow, 1)
+        # Five leases, and nobody else gets it.
+        end = asyncio.get_running_loop().time() + 2.0
+        while asyncio.get_running_loop().time() < end:
+            assert await idle.take(1) == []
+        await slow.complete(entry, ok(entry))
+        assert (await future).status is Status.OK
+
+
+async def test_dead_letter_after_the_last_delivery(redis_url: str) -> None:
+    async with producer(redis_url) as client, redis(redis_url) as server:
+        future = await client.submit("score", b"poison", request_id="p")
+        for delivery in range(1, 4):
+            # Each life of worker "a" takes the entry and vanishes without a word.
+            life = Consumer(redis_url, "math", consumer_id="a", max_deliveries=3)
+            await life.start()
+            [entry] = await take(life, 1)
+            assert entry.deliveries == delivery
+            await die(life)
+        async with consumer(redis_url, consumer_id="a", max_deliveries=3) as last:
+            assert await last.take(1) == []
+        reply = await future
+        assert reply.status is Status.INTERNAL_ERROR
+        assert "3 workers" in reply.reason
+        [(_, letter)] = await server.xrange("{math}:dlq")
+        assert (letter[b"rid"], letter[b"body"], letter[b"deliveries"]) == (b"p", b"poison", b"3")
+        assert (await stats(redis_url, "math")).dead == 1
