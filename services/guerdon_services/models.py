@@ -1,0 +1,247 @@
+"""Causal language models for services: load one from a Hugging Face folder, encode a sample, follow published weights.
+
+Everything is fp32: GSPO's clip range (3e-4) is below the spacing of bf16 log-probs.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import structlog
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from guerdon import weights
+from guerdon.types import ChatMessage, Prompt, Sample
+from guerdon_services.runtime.scorer import Unscorable
+
+_log = structlog.get_logger(__name__)
+
+
+class WeightsMismatch(Exception):
+    """A weights folder does not hold exactly the tensors of the model that should take them."""
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A causal model in evaluation mode and its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of rows of the input embedding; ids from here on cannot be embedded."""
+        return cast(nn.Embedding, self.model.get_input_embeddings()).num_embeddings
+
+    @property
+    def context_length(self) -> int | None:
+        """The longest sequence the model was built for, in tokens; None when its configuration names none."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def load(folder: Path, *, device: str = "cpu") -> LanguageModel:
+    """Load model (fp32, evaluation mode) and tokenizer from a Hugging Face folder, without any download.
+
+    Raises:
+        FileNotFoundError: `folder` holds no config.json.
+    """
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"no model in {folder}: it holds no config.json")
+    model = cast(
+        PreTrainedModel,
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True),
+    )
+    cast(nn.Module, model).to(device).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return LanguageModel(model, tokenizer)
+
+
+def set_threads(threads: int) -> None:
+    """Let torch use `threads` CPU threads in this process; on a shared host more than one costs CPU."""
+    torch.set_num_threads(threads)
+
+
+def read_weights(model: PreTrainedModel, folder: Path) -> None:
+    """Copy the safetensors of `folder` into `model`, after checking that all of them fit.
+
+    Raises:
+        WeightsMismatch: a tensor is missing, unknown, or of another shape; the model is unchanged.
+        SafetensorError, OSError: a file is torn or missing; the model is unchanged.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise WeightsMismatch(f"no safetensors file in {folder}")
+    # With tied weights several names share one tensor, and the file holds only one of them.
+    targets = {name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
+    targets |= {name: tensor for name, tensor in model.named_buffers() if name in model.state_dict()}
+    handles = [safe_open(file, framework="pt") for file in files]
+    found: set[int] = set()
+    for handle in handles:
+        for name in handle.keys():  # noqa: SIM118  (not a mapping)
+            shape = tuple(handle.get_slice(name).get_shape())
+            if name not in targets or shape != tuple(targets[name].shape):
+                raise WeightsMismatch(f"{folder}: the model has no tensor {name!r} of shape {shape}")
+            found.add(id(targets[name]))
+    missing = [name for name, tensor in targets.items() if id(tensor) not in found]
+    if missing:
+        raise WeightsMismatch(f"{folder} lacks {missing[0]!r} and {len(missing) - 1} more tensors")
+    with torch.no_grad():
+        for handle in handles:
+            for name in handle.keys():  # noqa: SIM118
+                targets[name].copy_(handle.get_tensor(name))
+
+
+class FollowedModel:
+    """A model that follows a weights folder; until something is published there it is the initial one, version 0.
+
+    `folder` is a plain Hugging Face folder, or itself a weights folder with versions. `weights_dir` is the
+    folder to follow, by default `folder`. A version that cannot be read leaves the old one serving.
+    """
+
+    def __init__(self, folder: Path, weights_dir: Path | None = None, *, device: str = "cpu") -> None:
+        self._followed = weights_dir or folder
+        first = weights.latest(self._followed)
+        self.language_model = load(first.path if first else folder, device=device)
+        self.version = first.version if first else 0
+        self._loaded = _identity(first)
+        self._refused: tuple[int, ...] | None = None
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The module; the same object in every version."""
+        return self.language_model.model
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the first version loaded."""
+        return self.language_model.tokenizer
+
+    def refresh(self) -> bool:
+        """Take up the latest published version, if it is another one; call before each batch."""
+        latest = weights.latest(self._followed)
+        identity = _identity(latest)
+        if latest is None or identity in (None, self._loaded, self._refused):
+            return False
+        try:
+            read_weights(self.model, latest.path)
+        except (WeightsMismatch, SafetensorError, OSError) as error:
+            _log.warning("weights refused", version=latest.version, serving=self.version, error=str(error))
+            self._refused = identity
+            return False
+        self.version, self._loaded = latest.version, identity
+        _log.info("weights taken up", version=latest.version)
+        return True
+
+    def wait_for(self, version: int, timeout_s: float) -> bool:
+        """Refresh until at least `version` is loaded; False when it did not come in time."""
+        deadline = time.monotonic() + timeout_s
+        self.refresh()
+        while self.version < version and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self.refresh()
+        return self.version >= version
+
+
+def _identity(published: weights.Published | None) -> tuple[int, ...] | None:
+    """What changes when a version is published, also when the same number is published anew."""
+    if published is None:
+        return None
+    try:
+        stat = published.path.stat()
+    except FileNotFoundError:  # replaced between the two reads: the next batch will see the new one
+        return None
+    return published.version, stat.st_ino, stat.st_mtime_ns
+
+
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Prompt | None,
+    prompt_token_ids: Sequence[int] = (),
+    *,
+    chat_template: str | None = None,
+) -> list[int]:
+    """The ids of a prompt: those given win; text gets the tokenizer's special tokens, chat its template.
+
+    Raises:
+        Unscorable: there is no prompt, or nothing to render chat messages with.
+    """
+    if prompt_token_ids:
+        return list(prompt_token_ids)
+    if prompt is None:
+        raise Unscorable("prompt: missing; give prompt or prompt_token_ids")
+    if isinstance(prompt, str):
+        ids = cast(list[int], tokenizer(prompt)["input_ids"])
+    else:
+        text = _render(tokenizer, prompt, chat_template)
+        ids = cast(list[int], tokenizer(text, add_special_tokens=False)["input_ids"])
+    if not ids:
+        raise Unscorable("prompt: empty; the first token of a response needs one before it")
+    return ids
+
+
+def _render(
+    tokenizer: PreTrainedTokenizerBase, messages: list[ChatMessage], chat_template: str | None
+) -> str:
+    if chat_template is None and tokenizer.chat_template is None:
+        raise Unscorable("prompt: chat messages need a chat template, and the tokenizer has none")
+    rendered = tokenizer.apply_chat_template(
+        [{"role": message.role, "content": message.content} for message in messages],
+        chat_template=chat_template,
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    return cast(str, rendered)
+
+
+def encode_response(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:
+    """The ids of a response: the sampled ones win over its text; an empty text has none.
+
+    Raises:
+        Unscorable: the sample has no response.
+    """
+    if sample.response_token_ids:
+        return list(sample.response_token_ids)
+    if sample.response is None:
+        raise Unscorable("response: missing; give response or response_token_ids")
+    return cast(list[int], tokenizer(sample.response, add_special_tokens=False)["input_ids"])
+
+
+def check_ids(language_model: LanguageModel, field: str, ids: Sequence[int]) -> None:
+    """Refuse ids that the model cannot embed.
+
+    Raises:
+        Unscorable: names `field`, the index and the id.
+    """
+    size = language_model.vocabulary_size
+    for index, token in enumerate(ids):
+        if not 0 <= token < size:
+            raise Unscorable(f"{field}[{index}]: token id {token} is outside the vocabulary of {size}")
+
+
+def check_length(language_model: LanguageModel, field: str, prompt_tokens: int, response_tokens: int) -> None:
+    """Refuse a sequence that is longer than the model's context.
+
+    Raises:
+        Unscorable: names `field` and both lengths.
+    """
+    limit = language_model.context_length
+    if limit is not None and prompt_tokens + response_tokens > limit:
+        raise Unscorable(
+            f"{field}: {prompt_tokens} prompt and {response_tokens} response tokens are more than "
+            f"the model's context of {limit}"
+        )
+
+
+def approximate_tokens(sample: Sample) -> int:
+    """About how many tokens a sample has, without tokenising it: its ids, or one per three characters of text."""
+    prompt = (
+        sample.prompt if isinstance(sample.prompt, str) else "".join(m.content for m in sample.prompt or ())
+    )
+    prompt_tokens = len(sample.prompt_token_ids) or len(prompt) // 3 + 1
+    response_tokens = len(sample.response_token_ids) or len(sample.response or "") // 3 + 1
+    return prompt_tokens + response_tokens

@@ -1,0 +1,166 @@
+"""Loading, encoding, and following published weights."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from guerdon import weights
+from guerdon.types import ChatMessage, Sample
+from guerdon_services import models
+from guerdon_services.models import FollowedModel
+from guerdon_services.runtime.scorer import Unscorable
+
+
+def publish(folder: Path, version: int, source: Path, *, add: float = 0.0) -> None:
+    """Publish `source` with `add` on every parameter."""
+    loaded = models.load(source)
+    with torch.no_grad():
+        for parameter in loaded.model.parameters():
+            parameter += add
+    weights.publish(folder, version, lambda path: loaded.model.save_pretrained(path))
+    shutil.copy(source / "tokenizer.json", weights.version_path(folder, version))
+    shutil.copy(source / "tokenizer_config.json", weights.version_path(folder, version))
+
+
+def snapshot(followed: FollowedModel) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in followed.model.parameters()]
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        models.load(tmp_path)
+
+
+def test_loads_in_fp32_and_evaluation_mode(tiny_llama: Path) -> None:
+    loaded = models.load(tiny_llama)
+    assert not loaded.model.training
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
+    assert loaded.vocabulary_size == 259
+    assert loaded.context_length == 128
+
+
+def test_a_plain_folder_is_version_0_until_something_is_published(tmp_path: Path, tiny_qwen2: Path) -> None:
+    followed = FollowedModel(tiny_qwen2, tmp_path / "weights")
+    assert followed.version == 0
+    assert not followed.refresh()
+    publish(tmp_path / "weights", 3, tiny_qwen2, add=0.5)
+    before, module = snapshot(followed), followed.model
+    assert followed.refresh()
+    assert (followed.version, followed.model) == (3, module)
+    for old, new in zip(before, snapshot(followed), strict=True):
+        torch.testing.assert_close(new, old + 0.5)
+    assert not followed.refresh()
+
+
+def test_starts_with_the_latest_version_of_a_weights_folder(tmp_path: Path, tiny_llama: Path) -> None:
+    publish(tmp_path, 7, tiny_llama, add=0.25)
+    assert FollowedModel(tmp_path).version == 7
+
+
+def test_follows_back_to_an_older_version(tmp_path: Path, tiny_llama: Path) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    publish(tmp_path, 2, tiny_llama, add=1.0)
+    followed = FollowedModel(tmp_path)
+    weights.set_latest(tmp_path, 1)
+    assert followed.refresh()
+    assert followed.version == 1
+
+
+def test_a_version_published_anew_is_taken_up_again(tmp_path: Path, tiny_llama: Path) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    followed = FollowedModel(tmp_path)
+    before = snapshot(followed)
+    publish(tmp_path, 1, tiny_llama, add=1.0)
+    assert followed.refresh()
+    torch.testing.assert_close(snapshot(followed)[0], before[0] + 1.0)
+
+
+def _truncate(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def _empty(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def _other_model(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("damage", [_truncate, _empty, _other_model])
+def test_a_damaged_version_leaves_the_old_one_serving(
+    tmp_path: Path, tiny_llama: Path, damage: Callable[[Path], None]
+) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    followed = FollowedModel(tmp_path)
+    before = snapshot(followed)
+    publish(tmp_path, 2, tiny_llama, add=1.0)
+    damage(weights.version_path(tmp_path, 2))
+    assert not followed.refresh()
+    assert followed.version == 1
+    for old, new in zip(before, snapshot(followed), strict=True):
+        assert torch.equal(old, new)
+    publish(tmp_path, 2, tiny_llama, add=1.0)
+    assert followed.refresh()
+    assert followed.version == 2
+
+
+def test_waits_for_a_version_only_so_long(tmp_path: Path, tiny_llama: Path) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    followed = FollowedModel(tmp_path)
+    assert followed.wait_for(1, 0.0)
+    assert not followed.wait_for(2, 0.05)
+
+
+def test_text_prompts_and_chat_prompts(tiny_llama: Path) -> None:
+    tokenizer = models.load(tiny_llama).tokenizer
+    text = models.encode_prompt(tokenizer, "1+1=")
+    chat = models.encode_prompt(tokenizer, [ChatMessage(role="user", content="1+1=")])
+    own = models.encode_prompt(
+        tokenizer, [ChatMessage(role="user", content="1+1=")], chat_template="{{ messages[0].content }}"
+    )
+    assert tokenizer.decode(text) == "1+1="
+    assert tokenizer.decode(chat) == "<user>1+1=\n<assistant>"
+    assert own == text
+
+
+def test_prompt_token_ids_win(tiny_llama: Path) -> None:
+    assert models.encode_prompt(models.load(tiny_llama).tokenizer, "abc", [5, 6]) == [5, 6]
+
+
+@pytest.mark.parametrize("prompt", [None, "", []])
+def test_prompts_that_cannot_be_scored(tiny_llama: Path, prompt: str | list[ChatMessage] | None) -> None:
+    tokenizer = models.load(tiny_llama).tokenizer
+    tokenizer.chat_template = None
+    with pytest.raises(Unscorable, match="prompt"):
+        models.encode_prompt(tokenizer, prompt)
+
+
+def test_sampled_ids_win_over_the_text_of_a_response(tiny_llama: Path) -> None:
+    tokenizer = models.load(tiny_llama).tokenizer
+    assert models.encode_response(tokenizer, Sample(response="abc", response_token_ids=[9])) == [9]
+    assert models.encode_response(tokenizer, Sample(response="")) == []
+    with pytest.raises(Unscorable, match="response: missing"):
+        models.encode_response(tokenizer, Sample())
+
+
+def test_ids_outside_the_vocabulary_are_named(tiny_llama: Path) -> None:
+    loaded = models.load(tiny_llama)
+    models.check_ids(loaded, "response_token_ids", [0, 258])
+    with pytest.raises(Unscorable, match=r"response_token_ids\[1\]: token id 259 .* vocabulary of 259"):
+        models.check_ids(loaded, "response_token_ids", [0, 259])
+
+
+def test_sequences_longer_than_the_context_are_named(tiny_llama: Path) -> None:
+    loaded = models.load(tiny_llama)
+    models.check_length(loaded, "response", 28, 100)
+    with pytest.raises(Unscorable, match=r"response: 28 prompt and 101 response tokens .* context of 128"):
+        models.check_length(loaded, "response", 28, 101)

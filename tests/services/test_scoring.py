@@ -1,0 +1,145 @@
+"""Log-probs equal those of the plain forward, whatever shares the batch."""
+
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from guerdon_services import models, scoring
+from guerdon_services.runtime.scorer import NotReady
+from guerdon_services.scoring import ScoredSequence, token_batches, token_logprobs
+
+
+@pytest.fixture(params=["tiny_llama", "tiny_qwen2"])
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return models.load(cast(Path, request.getfixturevalue(request.param))).model
+
+
+def ragged(count: int, *, seed: int = 0) -> list[ScoredSequence]:
+    generator = random.Random(seed)
+
+    def ids(length: int) -> list[int]:
+        return [generator.randrange(250) for _ in range(length)]
+
+    return [
+        ScoredSequence(ids(generator.randint(1, 20)), ids(generator.randint(1, 40))) for _ in range(count)
+    ]
+
+
+def plain(model: PreTrainedModel, sequence: ScoredSequence, temperature: float = 1.0) -> Tensor:
+    ids = torch.tensor([[*sequence.prompt_ids, *sequence.response_ids]])
+    logits = model(input_ids=ids).logits[0].float() / temperature
+    logps = torch.log_softmax(logits, -1)[:-1].gather(-1, ids[0, 1:, None])[:, 0]
+    return logps[len(sequence.prompt_ids) - 1 :]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("max_tokens", [1, 64, 10_000])
+def test_equals_the_plain_forward(model: PreTrainedModel, temperature: float, max_tokens: int) -> None:
+    sequences = ragged(9)
+    scored = token_logprobs(model, sequences, temperature=temperature, max_tokens=max_tokens)
+    for sequence, logps in zip(sequences, scored, strict=True):
+        assert logps.dtype == torch.float32
+        torch.testing.assert_close(logps, plain(model, sequence, temperature), atol=1e-4, rtol=0)
+
+
+def test_a_score_does_not_depend_on_its_neighbours(model: PreTrainedModel) -> None:
+    sequences = ragged(12, seed=1)
+    together = token_logprobs(model, sequences, max_tokens=10_000)
+    for index, sequence in enumerate(sequences):
+        alone = token_logprobs(model, [sequence])[0]
+        torch.testing.assert_close(together[index], alone, atol=1e-5, rtol=0)
+
+
+def test_an_empty_response_has_no_logprobs(model: PreTrainedModel) -> None:
+    scored = token_logprobs(model, [ScoredSequence([1], []), ScoredSequence([1], [2])])
+    assert [len(logps) for logps in scored] == [0, 1]
+
+
+def test_an_empty_prompt_is_refused(model: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match="prompt"):
+        token_logprobs(model, [ScoredSequence([], [2])])
+
+
+def test_small_chunks_change_neither_values_nor_gradients(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sequences = ragged(4, seed=2)
+
+    def gradients() -> tuple[Tensor, list[Tensor]]:
+        model.zero_grad()
+        logps = torch.cat(scoring.batch_logprobs(model, sequences, temperature=0.8))
+        logps.square().sum().backward()
+        grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        return logps.detach(), grads
+
+    whole, whole_grads = gradients()
+    monkeypatch.setattr(scoring, "_LOGITS_PER_CHUNK", 7 * 259)
+    chunked, chunked_grads = gradients()
+    torch.testing.assert_close(chunked, whole, atol=1e-5, rtol=1e-5)
+    for chunked_grad, whole_grad in zip(chunked_grads, whole_grads, strict=True):
+        torch.testing.assert_close(chunked_grad, whole_grad, atol=1e-3, rtol=1e-4)
+
+
+def test_gradients_equal_those_of_the_plain_forward(model: PreTrainedModel) -> None:
+    sequences = ragged(3, seed=3)
+    torch.cat(scoring.batch_logprobs(model, sequences, temperature=1.0)).sum().backward()
+    ours = [cast(Tensor, p.grad).clone() for p in model.parameters()]
+    model.zero_grad()
+    torch.cat([plain(model, sequence) for sequence in sequences]).sum().backward()
+    for mine, parameter in zip(ours, model.parameters(), strict=True):
+        torch.testing.assert_close(mine, cast(Tensor, parameter.grad), atol=1e-3, rtol=1e-3)
+
+
+def test_batches_stay_within_the_budget_and_lose_nothing() -> None:
+    sequences = [*ragged(50), ScoredSequence([1], [])]
+    batches = token_batches(sequences, 100)
+    assert sorted(i for batch in batches for i in batch) == list(range(50))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(len(sequences[i]) for i in batch) <= 100
+
+
+def test_a_batch_that_does_not_fit_is_halved() -> None:
+    calls: list[list[int]] = []
+
+    def run(indices: list[int]) -> None:
+        calls.append(indices)
+        if len(indices) > 2:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+    scoring.halve_when_out_of_memory(run, [0, 1, 2, 3, 4])
+    assert calls == [[0, 1, 2, 3, 4], [0, 1], [2, 3, 4], [2], [3, 4]]
+
+
+def test_one_sequence_that_does_not_fit_is_unavailable_and_no_score() -> None:
+    def run(indices: list[int]) -> None:
+        raise torch.OutOfMemoryError("no")
+
+    with pytest.raises(NotReady, match="memory"):
+        scoring.halve_when_out_of_memory(run, [0, 1])
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory() -> None:
+    def run(indices: list[int]) -> None:
+        raise RuntimeError("shape mismatch")
+
+    with pytest.raises(RuntimeError, match="shape"):
+        scoring.halve_when_out_of_memory(run, [0, 1])
+
+
+def test_soft_capped_logits_are_honoured(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.config, "final_logit_softcapping", 2.0, raising=False)
+    head, _ = scoring.output_head(model)
+    hidden = torch.randn(3, model.config.hidden_size) * 10
+    logits = cast(Any, model).lm_head(hidden)
+    torch.testing.assert_close(head(hidden), 2.0 * torch.tanh(logits / 2.0))
+
+
+def test_an_unknown_logit_scale_is_refused(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.config, "logit_scale", 0.5, raising=False)
+    with pytest.raises(ValueError, match="logit_scale"):
+        scoring.output_head(model)
