@@ -1,0 +1,1 @@
+"""The code verifier: runs untrusted programs against tests; only the supervisor judges."""

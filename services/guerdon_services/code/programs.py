@@ -1,0 +1,152 @@
+"""What happens inside the walls: compile the program and run it on one input. Standard library only.
+
+The report pipe carries, after the `READY` byte that the server's child wrote:
+nothing (stdio), or `COMPILE_ERROR` + message, `SETUP_ERROR` + message, or `VALUE` + an encoded value (call).
+A hostile program may write there what it likes: the worst it can do is return a value it could have returned.
+"""
+
+import atexit
+import io
+import json
+import os
+import sys
+import threading
+from types import CodeType, ModuleType
+from typing import Any, NoReturn, TypedDict
+
+from guerdon_services.code import codec
+from guerdon_services.code.sandbox import REPORT_FD
+
+READY, COMPILE_ERROR, SETUP_ERROR, VALUE, BROKEN = b"R", b"C", b"I", b"V", b"S"
+#: Exit codes; they refine a failure and never mean success.
+EXIT_EXCEPTION, EXIT_MEMORY = 1, 78
+
+
+class Job(TypedDict):
+    """One run of one program, as JSON text in a sealed file. It never holds an expected value."""
+
+    kind: str
+    code: str
+    setup: str
+    function: str
+    arguments: str
+    #: The arguments as codec bytes in hexadecimal; wins over `arguments`.
+    encoded_arguments: str
+    cpu_s: float
+    memory_mb: int
+
+
+def run(job: Job) -> NoReturn:
+    """Run the job and end the process."""
+    _open_streams()
+    module = ModuleType("__main__" if job["kind"] == "stdio" else "solution")
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules[module.__name__] = module
+    _set_up(module, job["setup"])
+    code = _compile(job["code"], "<solution>", COMPILE_ERROR)
+    if job["kind"] == "stdio":
+        os.close(REPORT_FD)
+        _finish(_execute(module, code))
+    _call(module, code, job)
+
+
+def _open_streams() -> None:
+    stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
+    sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _writer(1, line_buffering=False)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _writer(2, line_buffering=True)  # type: ignore[misc]
+
+
+def _writer(descriptor: int, *, line_buffering: bool) -> io.TextIOWrapper:
+    binary = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
+    errors = "backslashreplace" if descriptor == 2 else "strict"
+    return io.TextIOWrapper(
+        binary, encoding="utf-8", errors=errors, newline="\n", line_buffering=line_buffering
+    )
+
+
+def _report(tag: bytes, body: bytes) -> None:
+    message = memoryview(tag + body)
+    while message:
+        message = message[os.write(REPORT_FD, message) :]
+
+
+def _set_up(module: ModuleType, source: str) -> None:
+    """Run the task's own trusted code, before any of the program's."""
+    code = _compile(source, "<setup>", SETUP_ERROR)
+    try:
+        exec(code, module.__dict__)
+    except BaseException as error:
+        _give_up(SETUP_ERROR, error)
+
+
+def _compile(source: str, name: str, failure: bytes) -> CodeType:
+    try:
+        return compile(source, name, "exec", dont_inherit=True)
+    except BaseException as error:  # SyntaxError, null bytes, nesting, memory: no program came of it
+        _give_up(failure, error)
+
+
+def _give_up(failure: bytes, error: BaseException) -> NoReturn:
+    _report(failure, f"{type(error).__name__}: {error}".encode("utf-8", "replace")[:1000])
+    os._exit(EXIT_EXCEPTION)
+
+
+def _execute(module: ModuleType, code: CodeType) -> int:
+    """Run code as the interpreter would run a script; returns its exit code."""
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return (stop.code or 0) & 0xFF
+        print(stop.code, file=sys.stderr)
+        return EXIT_EXCEPTION
+    except MemoryError:
+        return EXIT_MEMORY
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        return EXIT_EXCEPTION
+    return 0
+
+
+def _finish(exit_code: int) -> NoReturn:
+    """End as the interpreter does: join threads, run exit handlers, flush. A failed flush is a failure."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+        sys.stdout.flush()
+    except MemoryError:
+        exit_code = exit_code or EXIT_MEMORY
+    except BaseException:
+        exit_code = exit_code or EXIT_EXCEPTION
+    os._exit(exit_code)
+
+
+def _call(module: ModuleType, code: CodeType, job: Job) -> NoReturn:
+    encode, report, end = codec.encode, _report, os._exit
+    exit_code = EXIT_EXCEPTION
+    try:
+        if job["encoded_arguments"]:
+            arguments = codec.decode(bytes.fromhex(job["encoded_arguments"]))
+        else:
+            arguments = json.loads(job["arguments"])
+        exit_code = _execute(module, code)
+        if exit_code == 0:
+            value = _function(module, job["function"])(*arguments)
+            report(VALUE, encode(value))
+    except MemoryError:
+        exit_code = EXIT_MEMORY
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        exit_code = EXIT_EXCEPTION
+    end(exit_code)
+
+
+def _function(module: ModuleType, name: str) -> Any:
+    """The function called `name`, or the method of that name of a fresh `Solution`."""
+    found = module.__dict__.get(name)
+    if found is None and "Solution" in module.__dict__:
+        found = getattr(module.__dict__["Solution"](), name, None)
+    if found is None:
+        raise NameError(f"the program defines no function {name!r}")
+    return found

@@ -1,0 +1,174 @@
+"""The walls around one program, raised by the forked child on itself, in this order. Standard library only.
+
+Own session, death with the fork server, no inherited descriptors, no privileges, resource limits, no-new-privs,
+Landlock, seccomp. Any step that fails raises: the program then does not run at all.
+"""
+
+import ctypes
+import math
+import os
+import resource
+import signal
+import stat
+import struct
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from guerdon_services.code import landlock
+from guerdon_services.code.seccomp import Filter
+
+Profile = Literal["host", "pod", "gvisor"]
+
+NOBODY = 65534
+#: The program's report pipe; closed before a stdio program starts.
+REPORT_FD = 3
+_RULESET_FD = 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
+_PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
+_SECCOMP_MODE_FILTER = 2
+_CAP_DAC_READ_SEARCH = 2
+_CAPSET_NUMBERS = {"x86_64": 126, "aarch64": 91}
+_CAPABILITY_VERSION_3 = 0x20080522
+_CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
+_OPEN_FILES = 64
+_FILE_BYTES = 8 * 2**20
+_THREADS = 256
+
+
+@dataclass(frozen=True)
+class Walls:
+    """What every child of one fork server needs to raise its walls; made once, before the first fork."""
+
+    server_pid: int
+    filter: Filter
+    ruleset_fd: int | None
+    #: Address space of the warm interpreter: a program's memory limit comes on top.
+    base_bytes: int
+    #: Tasks its user already had: a program's thread limit comes on top.
+    base_tasks: int
+    #: An interpreter under a private home of root is readable to nobody only with this one capability.
+    keep_read_search: bool
+
+
+def prctl(option: int, argument: int | ctypes.c_char_p = 0) -> None:
+    """prctl(2).
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    if landlock.libc.prctl(option, argument, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), f"prctl {option}")
+
+
+def make_undumpable() -> None:
+    """Nobody but root may trace this process or read its memory through /proc; children inherit it."""
+    prctl(_PR_SET_DUMPABLE, 0)
+
+
+def leave_network() -> bool:
+    """Move into an empty network and IPC namespace; False where that is not permitted."""
+    spaces = _CLONE_NEWNET | _CLONE_NEWIPC | (0 if os.geteuid() == 0 else _CLONE_NEWUSER)
+    return landlock.libc.unshare(spaces) == 0
+
+
+def readable_paths(packages: list[Path]) -> list[Path]:
+    """What a program may read: the interpreter's library, the packages offered, shared libraries, time zones."""
+    library = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+    prefix = Path(sys.base_prefix)
+    system = [
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+        "/etc/ld.so.cache",
+        "/usr/share/zoneinfo",
+        "/etc/localtime",
+    ]
+    return [*library, prefix / "lib", *packages, *map(Path, system)]
+
+
+def is_public(path: Path) -> bool:
+    """True when any user may walk to `path`."""
+    resolved = path.resolve()
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (resolved, *resolved.parents))
+
+
+def raise_walls(walls: Walls, cpu_s: float, memory_mb: int, descriptors: tuple[int, int, int, int]) -> None:
+    """Everything in the module's docstring; `descriptors` become standard input, output, error and the report.
+
+    Raises:
+        OSError: a wall could not be raised.
+    """
+    os.setsid()
+    _die_with(walls.server_pid)
+    _keep_only(descriptors, walls.ruleset_fd)
+    _drop_privileges(walls)
+    _limit(walls, math.ceil(cpu_s), memory_mb)
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if walls.ruleset_fd is not None:
+        landlock.restrict_self(_RULESET_FD)
+        os.close(_RULESET_FD)
+    _install(walls.filter)
+
+
+def _die_with(server_pid: int) -> None:
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server_pid:
+        raise ProcessLookupError("the fork server died first")
+
+
+def _keep_only(descriptors: tuple[int, int, int, int], ruleset_fd: int | None) -> None:
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target)
+    if ruleset_fd is not None:
+        os.dup2(ruleset_fd, _RULESET_FD)
+    os.closerange(_RULESET_FD + (ruleset_fd is not None), 2**20)
+
+
+def _drop_privileges(walls: Walls) -> None:
+    if os.geteuid() == 0:
+        for capability in range(64):
+            landlock.libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+        prctl(_PR_SET_KEEPCAPS, 1)
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        # A change of user clears the parent-death signal.
+        _die_with(walls.server_pid)
+    kept = 1 << _CAP_DAC_READ_SEARCH if walls.keep_read_search else 0
+    header = struct.pack("=II", _CAPABILITY_VERSION_3, 0)
+    data = struct.pack("=IIIIII", kept, kept, 0, 0, 0, 0)
+    number = _CAPSET_NUMBERS[os.uname().machine]
+    if landlock.libc.syscall(number, ctypes.c_char_p(header), ctypes.c_char_p(data)) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "capset")
+
+
+def _limit(walls: Walls, cpu_s: int, memory_mb: int) -> None:
+    memory = walls.base_bytes + memory_mb * 2**20
+    for limit, soft, hard in (
+        # Counted in ticks, up to a tenth off: this only ends the program; judged is the time really used.
+        (resource.RLIMIT_CPU, cpu_s + 1, cpu_s + 2),
+        (resource.RLIMIT_AS, memory, memory),
+        (resource.RLIMIT_FSIZE, _FILE_BYTES, _FILE_BYTES),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES, _OPEN_FILES),
+        (resource.RLIMIT_NPROC, walls.base_tasks + _THREADS, walls.base_tasks + _THREADS),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_MEMLOCK, 0, 0),
+        (resource.RLIMIT_MSGQUEUE, 0, 0),
+    ):
+        _, ceiling = resource.getrlimit(limit)
+        if ceiling != resource.RLIM_INFINITY:
+            soft, hard = min(soft, ceiling), min(hard, ceiling)
+        resource.setrlimit(limit, (soft, hard))
+
+
+def _install(filter: Filter) -> None:
+    program = filter.for_pid(os.getpid())
+    buffer = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog: a count, then a pointer at its natural alignment.
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    if landlock.libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.c_char_p(header), 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "seccomp")

@@ -1,0 +1,170 @@
+"""The system calls a program may make: an allow-list compiled to classic BPF.
+
+Written here instead of taken from libseccomp because the filter must name the process's own id (`kill`), known only
+after the fork: the program is compiled once per server and each child fills in four bytes. Everything not listed fails
+with EPERM; `clone3` and `openat2`, whose arguments a filter cannot see, with ENOSYS, so that libc falls back.
+Layout and constants: linux/seccomp.h, linux/filter.h, seccomp(2).
+"""
+
+import errno
+import platform
+import struct
+from dataclasses import dataclass
+
+_LOAD, _AND, _JUMP_EQ, _JUMP_GE, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
+_X32_BIT = 0x40000000
+_WORD = 0xFFFFFFFF
+
+#: Plain permission, whatever the arguments: (name, x86_64 number, aarch64 number or -1 where it does not exist).
+_ALLOWED = """
+read 0 63; write 1 64; readv 19 65; writev 20 66; pread64 17 67; pwrite64 18 68; lseek 8 62; close 3 57;
+close_range 436 436; fstat 5 80; newfstatat 262 79; stat 4 -1; lstat 6 -1; access 21 -1; faccessat 269 48;
+faccessat2 439 439; readlink 89 -1; readlinkat 267 78; getdents64 217 61; getcwd 79 17; chdir 80 49; fchdir 81 50;
+dup 32 23; dup2 33 -1; dup3 292 24; fcntl 72 25; pipe 22 -1; pipe2 293 59; poll 7 -1; ppoll 271 73; select 23 -1;
+pselect6 270 72; epoll_create1 291 20; epoll_ctl 233 21; epoll_wait 232 -1; epoll_pwait 281 22; eventfd2 290 19;
+recvfrom 45 207; mmap 9 222; munmap 11 215; mprotect 10 226; mremap 25 216; madvise 28 233; brk 12 214; futex 202 98;
+get_robust_list 274 100; set_robust_list 273 99; set_tid_address 218 96; rseq 334 293; exit 60 93; exit_group 231 94;
+gettid 186 178; getpid 39 172; getppid 110 173; getuid 102 174; geteuid 107 175; getgid 104 176; getegid 108 177;
+getgroups 115 158; getresuid 118 148; getresgid 120 150; getpgrp 111 -1; getpgid 121 155; getsid 124 156;
+uname 63 160; sysinfo 99 179; times 100 153; getrusage 98 165; gettimeofday 96 169; clock_gettime 228 113;
+clock_getres 229 114; clock_nanosleep 230 115; nanosleep 35 101; time 201 -1; getrandom 318 278; getcpu 309 168;
+sched_yield 24 124; sched_getaffinity 204 123; sched_getparam 143 121; sched_getscheduler 145 120;
+sched_get_priority_max 146 125; sched_get_priority_min 147 126; rt_sigaction 13 134; rt_sigprocmask 14 135;
+rt_sigreturn 15 139; rt_sigsuspend 130 133; rt_sigpending 127 136; rt_sigtimedwait 128 137; sigaltstack 131 132;
+pause 34 -1; alarm 37 -1; getitimer 36 102; setitimer 38 103; restart_syscall 219 128; getrlimit 97 163;
+setrlimit 160 164; ftruncate 77 46; unlink 87 -1; unlinkat 263 35; rename 82 -1; renameat 264 38; renameat2 316 276;
+fsync 74 82; fdatasync 75 83; statx 332 291; statfs 137 43; fstatfs 138 44; umask 95 166; wait4 61 260;
+waitid 247 95; membarrier 324 283
+"""
+_UNSEEN = "clone3 435 435; openat2 437 437"
+
+
+@dataclass(frozen=True)
+class _Test:
+    """One condition on an argument: (argument & mask) == value, in its low 32 bits or its high ones."""
+
+    argument: int
+    value: int
+    mask: int = _WORD
+    high: bool = False
+    negate: bool = False
+    own_pid: bool = False
+
+
+#: Permission that depends on arguments: (numbers, alternatives), each alternative a list of conditions.
+_OWN = _Test(0, 0, own_pid=True)
+_NOT_KILL = _Test(1, 9, negate=True)
+_THREAD_FLAGS = 0x00010000 | 0x00000100  # CLONE_THREAD | CLONE_VM
+_NAMESPACE_FLAGS = 0x7E020080  # every CLONE_NEW*
+_READ_ONLY_FLAGS = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE | O_CREAT | O_TRUNC | __O_TMPFILE
+_CONDITIONAL: list[tuple[str, list[list[_Test]]]] = [
+    # Threads only: a child process would need CLONE_THREAD to be absent.
+    (
+        "clone 56 220",
+        [[_Test(0, _THREAD_FLAGS, _THREAD_FLAGS | _NAMESPACE_FLAGS)]],
+    ),
+    # Only itself, and never SIGKILL: a program found killed was killed from outside, which is no verdict.
+    ("kill 62 129", [[_OWN, _NOT_KILL]]),
+    ("tgkill 234 131", [[_OWN, _Test(2, 9, negate=True)]]),
+    ("prctl 157 167", [[_Test(0, 15)], [_Test(0, 16)]]),  # PR_SET_NAME, PR_GET_NAME
+    ("prlimit64 302 261", [[_Test(0, 0)], [_OWN]]),
+    # TCGETS (isatty), FIOCLEX, FIONBIO, FIONREAD, TIOCGWINSZ
+    ("ioctl 16 29", [[_Test(1, value)] for value in (0x5401, 0x5451, 0x5421, 0x541B, 0x5413)]),
+    # asyncio wakes its loop through a connected pair: no address can be named without socket(), connect() or bind().
+    ("socketpair 53 199", [[_Test(0, 1)]]),
+    ("sendto 44 206", [[_Test(4, 0), _Test(4, 0, high=True)]]),
+]
+_OPEN = [("open 2 -1", 1), ("openat 257 56", 2)]
+
+_ARCHITECTURES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A compiled filter and where the process id goes."""
+
+    program: bytes
+    pid_offsets: tuple[int, ...]
+
+    def for_pid(self, pid: int) -> bytes:
+        """The instructions, 8 bytes each, for the process `pid`."""
+        code = bytearray(self.program)
+        for offset in self.pid_offsets:
+            struct.pack_into("=I", code, offset, pid)
+        return bytes(code)
+
+
+class _Assembler:
+    def __init__(self) -> None:
+        self.code: list[bytes] = []
+        self.pid_offsets: list[int] = []
+
+    def add(self, code: int, k: int, jt: int = 0, jf: int = 0) -> None:
+        self.code.append(struct.pack("=HBBI", code, jt, jf, k))
+
+    def answer(self, number: int, verdict: int) -> None:
+        self.add(_JUMP_EQ, number, 0, 1)
+        self.add(_RETURN, verdict)
+
+    def conditional(self, number: int, alternatives: list[list[_Test]]) -> None:
+        """Allow `number` when all tests of any alternative hold; jumps stay within this block."""
+        blocks = [[step for test in tests for step in self._steps(test)] for tests in alternatives]
+        # A failed test skips to the next alternative: what remains of the block plus its return.
+        self.add(_JUMP_EQ, number, 0, sum(len(block) + 1 for block in blocks) + 1)
+        for block in blocks:
+            for index, (code, k, test) in enumerate(block):
+                if code != _JUMP_EQ:
+                    self.add(code, k)
+                    continue
+                skip = len(block) - index
+                if test.own_pid:
+                    self.pid_offsets.append(8 * len(self.code) + 4)
+                self.add(code, k, *((skip, 0) if test.negate else (0, skip)))
+            self.add(_RETURN, _ALLOW)
+        self.add(_RETURN, _ERRNO | errno.EPERM)
+
+    @staticmethod
+    def _steps(test: _Test) -> list[tuple[int, int, _Test]]:
+        load = (_LOAD, 16 + 8 * test.argument + (4 if test.high else 0), test)
+        mask = [(_AND, test.mask, test)] if test.mask != _WORD else []
+        return [load, *mask, (_JUMP_EQ, test.value, test)]
+
+
+def _numbers(text: str, column: int) -> list[int]:
+    fields = [entry.split() for entry in text.split(";")]
+    return [int(field[column]) for field in fields if int(field[column]) >= 0]
+
+
+def compile_filter(*, read_only_files: bool) -> Filter:
+    """The filter for this machine; with `read_only_files` nothing can be opened for writing or created.
+
+    Raises:
+        RuntimeError: this processor architecture has no list.
+    """
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise RuntimeError(f"no seccomp allow-list for {machine}: only for {', '.join(_ARCHITECTURES)}")
+    audit_arch, column = _ARCHITECTURES[machine]
+    assembler = _Assembler()
+    assembler.add(_LOAD, 4)
+    assembler.add(_JUMP_EQ, audit_arch, 1, 0)
+    assembler.add(_RETURN, _KILL_PROCESS)
+    assembler.add(_LOAD, 0)
+    assembler.add(_JUMP_GE, _X32_BIT, 0, 1)
+    assembler.add(_RETURN, _ERRNO | errno.EPERM)
+    for number in _numbers(_ALLOWED, column):
+        assembler.answer(number, _ALLOW)
+    for number in _numbers(_UNSEEN, column):
+        assembler.answer(number, _ERRNO | errno.ENOSYS)
+    for text, alternatives in _CONDITIONAL:
+        for number in _numbers(text, column):
+            assembler.conditional(number, alternatives)
+    for text, flags_argument in _OPEN:
+        for number in _numbers(text, column):
+            if read_only_files:
+                assembler.conditional(number, [[_Test(flags_argument, 0, _READ_ONLY_FLAGS)]])
+            else:
+                assembler.answer(number, _ALLOW)
+    assembler.add(_RETURN, _ERRNO | errno.EPERM)
+    return Filter(b"".join(assembler.code), tuple(assembler.pid_offsets))

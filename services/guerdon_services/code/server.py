@@ -1,0 +1,235 @@
+"""The fork server: a warm interpreter that forks once per run. Started by exec, never imported by the supervisor.
+
+    python -P -s -m guerdon_services.code.server SOCKET_FD CONFIG_JSON
+
+Messages on the control socket (SOCK_SEQPACKET), one run at a time:
+
+    supervisor -> server   RUN + 5 descriptors (job, stdin, stdout, stderr, report)   KILL
+    server -> supervisor   HELLO {json}   START pid   EXIT status cpu_s max_rss_kb   FAIL reason
+
+The server never reads a job, let alone compiles one: its children do. When the supervisor is gone (end of
+file) it kills what runs, removes its scratch folder and ends.
+"""
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import site
+import socket
+import sys
+import sysconfig
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from guerdon_services.code import landlock, programs, sandbox
+from guerdon_services.code.seccomp import compile_filter
+
+#: What most programs import: loaded once, here.
+PRELOADED = """
+argparse array ast atexit bisect calendar cmath collections collections.abc
+concurrent.futures.thread contextlib copy dataclasses datetime decimal enum fractions functools
+hashlib heapq inspect io itertools json math numbers operator os pathlib pprint queue random re
+secrets statistics string struct sys textwrap threading time timeit traceback types typing
+unicodedata uuid warnings weakref zlib
+"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Start-up parameters, sent as JSON."""
+
+    profile: sandbox.Profile
+    scratch: str
+    packages: list[str]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What the server says once it is warm."""
+
+    landlock_abi: int
+    network_namespace: bool
+    #: Packages that could not be imported, with the reason.
+    missing: list[str]
+
+
+class ForkServer:
+    """Owns the control socket, the walls and at most one child."""
+
+    def __init__(self, control: socket.socket, config: Config, walls: sandbox.Walls) -> None:
+        self.control = control
+        self.walls = walls
+        self.folder = Path(config.scratch) / "run"
+        self.wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(wakeup_end)
+
+    def serve(self) -> None:
+        """Answer runs until the supervisor goes."""
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(self.control, 64, 5)
+            if not message:
+                return
+            if message == b"RUN":
+                self.run(descriptors)
+
+    def run(self, descriptors: list[int]) -> None:
+        """Fork, watch and reap one child."""
+        try:
+            pid = self.fork(descriptors)
+        except OSError as error:
+            self.control.send(f"FAIL {error}".encode())
+        else:
+            self.control.send(b"START %d" % pid)
+            self.control.send(b"EXIT %d %.6f %d" % self.watch(pid))
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def fork(self, descriptors: list[int]) -> int:
+        """Make the empty working folder and the child in it; returns the child's id."""
+        self.folder.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            os.chown(self.folder, sandbox.NOBODY, sandbox.NOBODY)
+        pid = os.fork()
+        if pid == 0:
+            _child(self.walls, self.folder, descriptors)
+        return pid
+
+    def watch(self, pid: int) -> tuple[int, float, int]:
+        """Wait for the child, killing it when told to or when nobody is left to tell."""
+        while True:
+            ready, _, _ = select.select([self.control, self.wakeup], [], [])
+            if self.wakeup in ready:
+                os.read(self.wakeup, 4096)
+                reaped, status, usage = os.wait4(pid, os.WNOHANG)
+                if reaped:
+                    return status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+            if self.control in ready:
+                message = self.control.recv(64)
+                os.kill(pid, signal.SIGKILL)
+                if not message:
+                    os.waitpid(pid, 0)
+                    raise EOFError
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """A handler must exist for the wake-up descriptor to be written."""
+
+
+def _child(walls: sandbox.Walls, folder: Path, descriptors: list[int]) -> NoReturn:
+    job_fd, stdin, stdout, stderr, report = descriptors
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with open(job_fd, "rb") as file:
+            job: programs.Job = json.loads(file.read())
+        os.chdir(folder)
+        sandbox.raise_walls(walls, job["cpu_s"], job["memory_mb"], (stdin, stdout, stderr, report))
+        os.write(sandbox.REPORT_FD, programs.READY)
+    except BaseException as error:
+        _report_broken(error, report)
+        os._exit(programs.EXIT_EXCEPTION)
+    try:
+        programs.run(job)
+    finally:
+        os._exit(programs.EXIT_EXCEPTION)
+
+
+def _report_broken(error: BaseException, report: int) -> None:
+    text = f"{type(error).__name__}: {error}".encode()
+    for descriptor in (report, sandbox.REPORT_FD):  # which of them is open depends on how far it came
+        try:
+            os.write(descriptor, programs.BROKEN + text)
+        except OSError:
+            continue
+        return
+
+
+def _warm_up(packages: list[str]) -> tuple[list[Path], list[str]]:
+    """Import what programs use; returns the folders of the packages and those that cannot be imported."""
+    site.setquit()
+    site.setcopyright()
+    folders: list[Path] = []
+    missing: list[str] = []
+    for name in (*PRELOADED.split(), *packages):
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            missing.append(f"{name}: {error}")
+            continue
+        if name in packages and module.__file__:
+            folders.append(Path(module.__file__).resolve().parents[1])
+    library = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    dynamic = {str(Path(path) / "lib-dynload") for path in library}
+    sys.path[:] = [path for path in sys.path if path in library | dynamic or Path(path).resolve() in folders]
+    return folders, missing
+
+
+def _tasks_of_sandbox_user() -> int:
+    """How many threads the user that programs run as has now."""
+    user = sandbox.NOBODY if os.geteuid() == 0 else os.geteuid()
+    count = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == user:
+                count += len(os.listdir(folder / "task"))
+    return count
+
+
+def _make_walls(config: Config, folders: list[Path]) -> sandbox.Walls:
+    readable = sandbox.readable_paths(folders)
+    walled = config.profile != "gvisor"
+    private = os.geteuid() == 0 and not all(sandbox.is_public(path) for path in readable if path.exists())
+    if private and not walled:
+        raise PermissionError(
+            f"programs run as nobody, who cannot read the interpreter in {sys.base_prefix}: "
+            "profile gvisor needs an interpreter in a public folder"
+        )
+    ruleset_fd = None
+    if walled:
+        # Out of the way of the low numbers that a child fills.
+        ruleset_fd = fcntl.fcntl(landlock.ruleset(readable, Path(config.scratch)), fcntl.F_DUPFD_CLOEXEC, 64)
+    return sandbox.Walls(
+        server_pid=os.getpid(),
+        filter=compile_filter(read_only_files=not walled),
+        ruleset_fd=ruleset_fd,
+        base_bytes=int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"),
+        base_tasks=_tasks_of_sandbox_user(),
+        keep_read_search=private,
+    )
+
+
+def main() -> None:
+    """Warm up, say hello, serve."""
+    control = socket.socket(fileno=os.dup(int(sys.argv[1])))
+    config = Config(**json.loads(sys.argv[2]))
+    os.close(int(sys.argv[1]))
+    sandbox.make_undumpable()
+    folders, missing = _warm_up(config.packages)
+    network = config.profile == "host" and sandbox.leave_network()
+    walls = _make_walls(config, folders)
+    os.environ.clear()
+    sys.argv[:] = [""]
+    server = ForkServer(control, config, walls)
+    control.send(b"HELLO " + json.dumps(asdict(Hello(landlock.abi(), network, missing))).encode())
+    gc.collect()
+    gc.freeze()
+    try:
+        with contextlib.suppress(EOFError, BrokenPipeError):
+            server.serve()
+    finally:
+        shutil.rmtree(config.scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
