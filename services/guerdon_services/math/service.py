@@ -12,15 +12,11 @@ from guerdon_services.math.decision import Decision, UnreadableReference
 from guerdon_services.math.extract import Extraction, Mode, extract
 from guerdon_services.math.fast import decide, is_list
 from guerdon_services.math.normalise import normalise
-from guerdon_services.math.pool import NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
 from guerdon_services.runtime.scorer import Batching, ScoreJob, Scorer, ScorerOptions, ScorerSettings
+from guerdon_services.workers import CallFailed, NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
 
 #: Characters of an answer or a reference that a verdict and a reason repeat.
 _SHOWN = 200
-
-
-class AlgebraFailed(Exception):
-    """The comparison itself failed, for want of memory for example; the answer is neither right nor wrong."""
 
 
 class MathSettings(ScorerSettings):
@@ -55,6 +51,7 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
         # One item a batch: an item that hangs must not make its neighbours wait.
         self.batching = Batching(max_items=1, max_wait_ms=0.0, concurrency=settings.workers)
         self._pool = WorkerPool(
+            "guerdon_services.math.worker",
             settings.workers,
             time_limit_s=settings.time_limit_s,
             memory_mb=settings.memory_mb,
@@ -97,7 +94,7 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
             return self._judge(extraction, sample.references)
         except WorkerTimeout as failure:
             return failed(Status.TIMEOUT, str(failure))
-        except (WorkerCrashed, AlgebraFailed) as failure:
+        except (WorkerCrashed, CallFailed) as failure:
             return failed(Status.INTERNAL_ERROR, str(failure))
         except NoWorker as failure:
             return failed(Status.UNAVAILABLE, str(failure))
@@ -151,8 +148,6 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
         reply: dict[str, Any] = self._pool.run({"answer": answer, "reference": reference})
         if "unreadable" in reply:
             return str(reply["unreadable"])
-        if "error" in reply:
-            raise AlgebraFailed(str(reply["error"]))
         return Decision(bool(reply["equal"]), reply["method"], str(reply["reason"]))
 
 
