@@ -1,0 +1,146 @@
+"""The learner's memory on disk: a weights folder whose versions also hold what an exact restart needs.
+
+    v000000013/   Hugging Face model and tokenizer files
+                  optimizer.pt    the optimizer's state tensors
+                  updates.json    [{"request_id", "digest", "version"}] of every update that led here
+                  response.json   the answer to the last of them (absent in version 0)
+    .lock         held by the one learner that writes here
+
+A version is complete or absent (`guerdon.weights`), so a learner killed at any instant restarts with the old
+version or with the new one and its answer. Versions newer than `LATEST` belong to a past that was left.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from guerdon import weights
+from guerdon.types import UpdateRequest, UpdateResponse
+from guerdon_services.models import read_weights
+from guerdon_services.runtime.scorer import NotReady
+
+_OPTIMIZER, _UPDATES, _RESPONSE = "optimizer.pt", "updates.json", "response.json"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """An update that was applied: the version it made, and a digest of everything it asked for."""
+
+    request_id: str
+    digest: str
+    version: int
+
+
+class VersionStore:
+    """Writes and reads the versions of one learner; only one process can hold it."""
+
+    def __init__(self, folder: Path, *, keep_last: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._keep_last = keep_last
+        self._lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise NotReady(f"another learner writes to {folder}") from None
+        for leftover in folder.glob(".tmp-*"):
+            shutil.rmtree(leftover)
+        self._drop_after_latest()
+        self.applied = self._read_applied()
+
+    def close(self) -> None:
+        """Let another learner have the folder."""
+        os.close(self._lock)
+
+    @property
+    def current(self) -> weights.Published | None:
+        """The latest version; None in a new folder."""
+        return weights.latest(self.folder)
+
+    def kept(self) -> list[weights.Published]:
+        """The versions that can still be returned to, oldest first."""
+        return weights.published(self.folder)
+
+    def find(self, request_id: str) -> Applied | None:
+        """The update with this id, if it is part of the current version's past."""
+        return next((update for update in reversed(self.applied) if update.request_id == request_id), None)
+
+    def response(self, update: Applied) -> UpdateResponse | None:
+        """The stored answer to an update; None when its version is no longer kept."""
+        path = weights.version_path(self.folder, update.version) / _RESPONSE
+        return UpdateResponse.model_validate_json(path.read_text()) if path.is_file() else None
+
+    def publish(
+        self,
+        version: int,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        optimizer: torch.optim.Optimizer,
+        update: tuple[UpdateRequest, UpdateResponse] | None = None,
+    ) -> None:
+        """Write a version with the update that made it, and make it the latest."""
+        applied = list(self.applied)
+        if update is not None:
+            applied.append(Applied(update[0].request_id, digest(update[0]), version))
+
+        def write(path: Path) -> None:
+            model.save_pretrained(path)
+            tokenizer.save_pretrained(path)
+            torch.save(optimizer.state_dict()["state"], path / _OPTIMIZER)
+            (path / _UPDATES).write_text(json.dumps([asdict(entry) for entry in applied]))
+            if update is not None:
+                (path / _RESPONSE).write_text(update[1].model_dump_json())
+
+        weights.publish(self.folder, version, write, keep_last=self._keep_last)
+        self.applied = applied
+
+    def restore(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> int:
+        """Give model and optimizer the state of the latest version, bit by bit; returns its number.
+
+        Learning rate and the like stay those of `optimizer`: they belong to the settings of this start.
+        """
+        current = self.current
+        if current is None:
+            raise FileNotFoundError(f"no version in {self.folder}")
+        read_weights(model, current.path)
+        state: dict[int, dict[str, Tensor]] = torch.load(current.path / _OPTIMIZER, weights_only=True)
+        groups: list[dict[str, Any]] = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        optimizer.zero_grad()
+        return current.version
+
+    def go_back(self, version: int) -> None:
+        """Make a kept version the latest and drop the newer ones: they will be made anew."""
+        weights.set_latest(self.folder, version)
+        self._drop_after_latest()
+        self.applied = self._read_applied()
+
+    def _drop_after_latest(self) -> None:
+        current = self.current
+        for published in self.kept():
+            if current is None or published.version > current.version:
+                doomed = self.folder / f".tmp-{uuid.uuid4().hex}"
+                os.rename(published.path, doomed)
+                shutil.rmtree(doomed)
+
+    def _read_applied(self) -> list[Applied]:
+        current = self.current
+        if current is None:
+            return []
+        return [Applied(**entry) for entry in json.loads((current.path / _UPDATES).read_text())]
+
+
+def digest(request: UpdateRequest) -> str:
+    """Tells whether two updates ask for the same thing."""
+    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()
