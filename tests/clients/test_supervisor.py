@@ -1,0 +1,230 @@
+"""Processes started, restarted and stopped for real; services files read."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from guerdon.errors import InvalidRequest, Timeout, Unavailable
+from guerdon.supervisor import (
+    ProcessSpec,
+    ServicesConfig,
+    Supervisor,
+    free_ports,
+    load_services,
+    process_specs,
+    with_addresses,
+)
+
+SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"
+#: A process with a worker of its own, which it does not take along when it is killed.
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+
+def until(ready: Callable[[], bool], patience_s: float = 20.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not ready():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def python(name: str, folder: Path, *arguments: str, **settings: str) -> ProcessSpec:
+    return ProcessSpec(name, [sys.executable, "-c", *arguments], settings, folder / f"{name}.log")
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_starts_and_stops(tmp_path: Path) -> None:
+    specs = [python("a", tmp_path, SLEEPER), python("b", tmp_path, SLEEPER)]
+    with Supervisor(specs) as supervisor:
+        supervisor.wait_ready(20)
+        pids = supervisor.pids
+        assert sorted(pids) == ["a", "b"]
+        until(lambda: (tmp_path / "a.log").read_text() == "up\n")
+        # Each leads a group of its own, out of reach of a Ctrl-C meant for the supervisor.
+        assert os.getpgid(pids["a"]) == pids["a"] != os.getpgid(0)
+    assert all(gone(pid) for pid in pids.values())
+    assert supervisor.restarts == {"a": 0, "b": 0}
+    assert supervisor.pids == {}
+
+
+def test_environment_is_added(tmp_path: Path) -> None:
+    code = "import os, time; print(os.environ['ADDED'], 'PATH' in os.environ, flush=True); time.sleep(600)"
+    with Supervisor([python("a", tmp_path, code, ADDED="yes")]):
+        until(lambda: (tmp_path / "a.log").exists() and (tmp_path / "a.log").read_text() == "yes True\n")
+
+
+def test_restarts_what_dies(tmp_path: Path) -> None:
+    with Supervisor([python("a", tmp_path, SLEEPER), python("b", tmp_path, SLEEPER)]) as supervisor:
+        before = supervisor.pids
+        os.kill(before["a"], signal.SIGKILL)
+        until(lambda: supervisor.restarts["a"] == 1)
+        until(lambda: "a" in supervisor.pids)
+        assert supervisor.pids["a"] != before["a"]
+        assert supervisor.pids["b"] == before["b"]
+        assert supervisor.restarts == {"a": 1, "b": 0}
+
+
+def test_a_dead_process_takes_its_workers_along(tmp_path: Path) -> None:
+    with Supervisor([python("a", tmp_path, PARENT, SLEEPER)]) as supervisor:
+        leader = psutil.Process(supervisor.pids["a"])
+        until(lambda: len(leader.children()) == 1)
+        [worker] = leader.children()
+        leader.kill()
+        until(lambda: gone(worker.pid))
+
+
+def test_sigkill_for_what_ignores_sigterm(tmp_path: Path) -> None:
+    supervisor = Supervisor([python("a", tmp_path, STUBBORN)])
+    supervisor.start()
+    until(lambda: (tmp_path / "a.log").read_text() == "up\n")
+    pid = supervisor.pids["a"]
+    supervisor.stop(timeout_s=0.2)
+    assert gone(pid)
+    supervisor.stop()  # again: nothing to do
+
+
+def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from pathlib import Path
+from guerdon.supervisor import ProcessSpec, Supervisor
+command = [sys.executable, "-c", {SLEEPER!r}]
+supervisor = Supervisor([ProcessSpec("a", command, {{}}, Path({str(tmp_path / "a.log")!r}))])
+supervisor.start()
+print(supervisor.pids["a"], flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        until(lambda: (tmp_path / "a.log").exists() and (tmp_path / "a.log").read_text() == "up\n")
+        process.kill()
+    until(lambda: gone(child))
+
+
+def test_ready_when_http_answers_200(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    (tmp_path / "readyz").write_text("")
+    spec = ProcessSpec(
+        "web",
+        [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(tmp_path)],
+        {},
+        tmp_path / "web.log",
+        ready_url=f"http://127.0.0.1:{port}/readyz",
+    )
+    with Supervisor([spec]) as supervisor:
+        supervisor.wait_ready(20)
+
+
+def test_wait_ready_shows_the_log_of_a_process_that_cannot_start(tmp_path: Path) -> None:
+    spec = ProcessSpec(
+        "broken",
+        [sys.executable, "-c", "raise SystemExit('no such model')"],
+        {},
+        tmp_path / "broken.log",
+        ready_url="http://127.0.0.1:1/readyz",
+    )
+    with (
+        Supervisor([spec]) as supervisor,
+        pytest.raises(Unavailable, match=r"(?s)broken died 3 times.*no such model"),
+    ):
+        supervisor.wait_ready(30)
+
+
+def test_wait_ready_gives_up(tmp_path: Path) -> None:
+    spec = ProcessSpec(
+        "slow",
+        [sys.executable, "-c", SLEEPER],
+        {},
+        tmp_path / "slow.log",
+        ready_url="http://127.0.0.1:1/readyz",
+    )
+    with Supervisor([spec]) as supervisor, pytest.raises(Timeout, match="slow"):
+        supervisor.wait_ready(0.3)
+
+
+def test_a_missing_program_is_told_in_the_log(tmp_path: Path) -> None:
+    spec = ProcessSpec("a", ["/no/such/program"], {}, tmp_path / "a.log", ready_url="http://127.0.0.1:1/")
+    with Supervisor([spec]) as supervisor, pytest.raises(Unavailable, match="No such file"):
+        supervisor.wait_ready(30)
+
+
+SERVICES = """
+redis: embedded
+services:
+  math: {http: "0.0.0.0:8101", grpc: "127.0.0.1:9101"}
+  strict-math:
+    service: math
+    settings: {workers: 2, name: x, flag: true, list: [1]}
+    env: {OMP_NUM_THREADS: "1"}
+"""
+
+
+def test_process_specs(tmp_path: Path) -> None:
+    path = tmp_path / "services.yaml"
+    path.write_text(SERVICES)
+    math, strict = process_specs(load_services(path), "redis://r:1", tmp_path / "logs")
+    serve = [sys.executable, "-m", "guerdon", "serve", "math"]
+    assert math.command == [
+        *serve,
+        *(
+            "--http",
+            "0.0.0.0:8101",
+            "--grpc",
+            "127.0.0.1:9101",
+            "--queue",
+            "redis://r:1",
+            "--queue-name",
+            "math",
+        ),
+    ]
+    assert (math.name, math.log_path) == ("math", tmp_path / "logs" / "math.log")
+    assert math.ready_url == "http://127.0.0.1:8101/readyz"
+    assert strict.command[:5] == serve
+    assert strict.command[-5:] == ["strict-math", "workers=2", "name=x", "flag=true", "list=[1]"]
+    assert strict.env["OMP_NUM_THREADS"] == "1"
+    http = strict.command[strict.command.index("--http") + 1]
+    assert strict.ready_url == f"http://{http}/readyz"
+
+
+def test_addresses_are_all_different() -> None:
+    config = ServicesConfig.model_validate({"services": {name: {} for name in "abcdef"}})
+    settled = with_addresses(config)
+    addresses = [address for service in settled.services.values() for address in (service.http, service.grpc)]
+    assert len(set(addresses)) == 12
+    assert with_addresses(settled) == settled
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("servces: {}", "servces: unknown key; did you mean services?"),
+        ("services: {math: {htpp: x}}", "services.math.htpp: unknown key; did you mean http?"),
+        ("services: {math: {zzz: x}}", "services.math.zzz: unknown key; known are service, http"),
+        ("services: {math: {http: [1]}}", "services.math.http: Input should be a valid string"),
+        ("services: [", "cannot be read"),
+        ("", "the file: Input should be"),
+    ],
+)
+def test_a_wrong_file_is_told_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "services.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest) as caught:
+        load_services(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="nowhere"):
+        load_services(tmp_path / "nowhere.yaml")
