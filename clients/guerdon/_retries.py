@@ -1,0 +1,56 @@
+"""When a call is worth another attempt."""
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+import stamina
+
+from guerdon.errors import Overloaded, ServiceFailure
+
+T = TypeVar("T")
+
+#: Longest pause between two attempts, in seconds, unless the service itself asks for a longer one.
+MAX_PAUSE_S = 2.0
+
+
+class Attempts(Generic[T]):
+    """One call, tried again after a `ServiceFailure` while attempts and time remain.
+
+    `attempt` gets the seconds that are left. It waits as long as an `Overloaded` service asks for, else twice
+    as long each time, up to `MAX_PAUSE_S`.
+    """
+
+    def __init__(
+        self, attempt: Callable[[float], Coroutine[Any, Any, T]], timeout_s: float, retries: int
+    ) -> None:
+        self._attempt = attempt
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._ends = time.monotonic() + timeout_s
+        # Short deadlines get short pauses, or they would never see a second attempt.
+        self._max_pause_s = min(MAX_PAUSE_S, timeout_s / 10)
+
+    async def run(self) -> T:
+        """The result of the first attempt that succeeds; the last attempt's exception if none does."""
+        retries = stamina.retry_context(
+            on=self._worth_another,
+            attempts=self._retries + 1,
+            timeout=self._timeout_s,
+            wait_initial=self._max_pause_s / 20,
+            wait_max=self._max_pause_s,
+            wait_jitter=self._max_pause_s / 20,
+        )
+        async for retry in retries:
+            with retry:
+                return await self._attempt(max(0.0, self._ends - time.monotonic()))
+        raise AssertionError("stamina ends with a result or an exception")
+
+    def _worth_another(self, error: Exception) -> bool | float:
+        """Whether to try again, or after how many seconds."""
+        if not isinstance(error, ServiceFailure):
+            return False
+        left_s = self._ends - time.monotonic()
+        if isinstance(error, Overloaded):
+            return error.retry_after_s if error.retry_after_s < left_s else False
+        return left_s > self._max_pause_s

@@ -1,0 +1,371 @@
+"""The client: `AsyncClient`, and `Client` which drives one on a background event loop.
+
+Both speak HTTP, gRPC or a Redis queue, whichever the URL says, and behave the same on each. What concerns one
+item is the `status` of its result; what concerns the whole request is an exception of `guerdon.errors`.
+"""
+
+import time
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from anyio.from_thread import start_blocking_portal
+from pydantic import ValidationError
+
+from guerdon._retries import Attempts
+from guerdon.codec import describe
+from guerdon.errors import InternalError, InvalidRequest
+from guerdon.transports import Operation, Streamed, open_transport
+from guerdon.types import (
+    GenerateRequest,
+    GenerateResponse,
+    GenerateResult,
+    GenerateSample,
+    IndexedGeneration,
+    IndexedResult,
+    Message,
+    Options,
+    Result,
+    Sample,
+    Sampling,
+    ScoreRequest,
+    ScoreResponse,
+    ServiceInfo,
+    UpdateRequest,
+    UpdateResponse,
+    VersionsResponse,
+)
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+ItemT = TypeVar("ItemT", IndexedResult, IndexedGeneration)
+
+#: Missing items that an error message lists.
+_LISTED = 10
+
+
+class AsyncClient:
+    """A service, reached over HTTP (`http://`, `https://`), gRPC (`grpc://`, `grpcs://`) or Redis (`redis://`).
+
+    A queue also needs `service`, the name under which its workers take work. `token` is the bearer token of a
+    service that asks for one. `timeout_s` bounds every call as a whole, retries included. A call whose service
+    failed (`ServiceFailure`) is tried up to `retries` times more, as long as time remains; every operation may
+    be repeated, an update because the service applies each `request_id` once.
+
+    Runs on asyncio. Connects on first use; close it, or use it in `async with`.
+
+    Raises:
+        InvalidRequest: the URL cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        service: str | None = None,
+        token: str | None = None,
+        timeout_s: float = 60.0,
+        retries: int = 3,
+    ) -> None:
+        self._transport = open_transport(url, service=service, token=token)
+        self._timeout_s = timeout_s
+        self._retries = retries
+
+    async def score(
+        self,
+        samples: Sequence[Sample],
+        *,
+        options: Options | None = None,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Result]:
+        """One result per sample, in the order of the samples.
+
+        Raises:
+            GuerdonError: there is no answer to the request as a whole.
+        """
+        request = _score_request(samples, options, min_version)
+        response = await self._call("score", request, ScoreResponse, timeout_s)
+        _check_answers(samples, response.results)
+        return response.results
+
+    async def score_stream(
+        self,
+        samples: Sequence[Sample],
+        *,
+        options: Options | None = None,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[tuple[int, Result], None]:
+        """Each sample's number and result as soon as it is there, in any order.
+
+        An attempt that fails before its first result is repeated as in `score`. When the stream breaks later,
+        the results that came have been yielded, and the error is raised: those samples have no result.
+
+        Raises:
+            GuerdonError: the stream could not begin, or broke.
+        """
+        request = _score_request(samples, options, min_version)
+        async for index, item in self._stream("score", request, IndexedResult, samples, timeout_s):
+            yield index, item.result
+
+    async def generate(
+        self,
+        samples: Sequence[GenerateSample],
+        sampling: Sampling,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[GenerateResult]:
+        """The group of rollouts of each prompt, in the order of the prompts; raises as `score` does."""
+        request = _generate_request(samples, sampling, min_version)
+        response = await self._call("generate", request, GenerateResponse, timeout_s)
+        _check_answers(samples, response.results)
+        return response.results
+
+    async def generate_stream(
+        self,
+        samples: Sequence[GenerateSample],
+        sampling: Sampling,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[tuple[int, GenerateResult], None]:
+        """Each prompt's number and group as soon as it is there; breaks off as `score_stream` does."""
+        request = _generate_request(samples, sampling, min_version)
+        async for index, item in self._stream("generate", request, IndexedGeneration, samples, timeout_s):
+            yield index, item.result
+
+    async def update(self, request: UpdateRequest, *, timeout_s: float | None = None) -> UpdateResponse:
+        """Have the service learn from outcomes; raises as `score` does."""
+        response = await self._call("update", request, UpdateResponse, timeout_s)
+        if response.request_id != request.request_id:
+            raise InternalError(f"update {request.request_id!r} was answered as {response.request_id!r}")
+        if response.results:
+            _check_answers(request.samples, response.results)
+        return response
+
+    async def versions(self) -> VersionsResponse:
+        """The versions of the service's weights; raises as `score` does."""
+        return await self._call("versions", None, VersionsResponse, None)
+
+    async def info(self) -> ServiceInfo:
+        """What the service is and what it accepts; raises as `score` does."""
+        return await self._call("info", None, ServiceInfo, None)
+
+    async def ping(self) -> float:
+        """Seconds that one round trip to the service takes. Never retried; raises as `score` does."""
+        begun = time.perf_counter()
+        await self._transport.call("info", None, ServiceInfo, self._timeout_s)
+        return time.perf_counter() - begun
+
+    async def aclose(self) -> None:
+        """Release connections; a queue withdraws what no worker has begun."""
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _call(
+        self, operation: Operation, request: Message | None, response: type[M], timeout_s: float | None
+    ) -> M:
+        async def attempt(left_s: float) -> M:
+            return await self._transport.call(operation, request, response, left_s)
+
+        return await self._attempts(attempt, timeout_s).run()
+
+    async def _stream(
+        self,
+        operation: Streamed,
+        request: Message,
+        kind: type[ItemT],
+        samples: Sequence[Sample | GenerateSample],
+        timeout_s: float | None,
+    ) -> AsyncGenerator[tuple[int, ItemT], None]:
+        async def attempt(left_s: float) -> tuple[AsyncGenerator[ItemT, None], ItemT | None]:
+            stream = self._transport.stream(operation, request, kind, left_s)
+            return stream, await anext(stream, None)
+
+        attempts = self._attempts(attempt, timeout_s)
+        stream, item = await attempts.run()
+        missing = set(range(len(samples)))
+        try:
+            while item is not None:
+                if item.index not in missing:
+                    raise InternalError(f"the service answered sample {item.index}, which was not awaited")
+                missing.remove(item.index)
+                _check_id(item.index, samples[item.index], item.result)
+                yield item.index, item
+                item = await anext(stream, None)
+        finally:
+            await stream.aclose()
+        if missing:
+            listed = ", ".join(str(index) for index in sorted(missing)[:_LISTED])
+            raise InternalError(f"the stream ended without {len(missing)} results (samples {listed} ...)")
+
+    def _attempts(
+        self, attempt: Callable[[float], Coroutine[Any, Any, T]], timeout_s: float | None
+    ) -> Attempts[T]:
+        return Attempts(attempt, self._timeout_s if timeout_s is None else timeout_s, self._retries)
+
+
+class Client:
+    """`AsyncClient` for code that does not await: the same names and arguments, each blocking until done.
+
+    May be used by several threads at once; their calls run side by side. Make it after any fork, for its event
+    loop lives in a thread. Close it, or use it in `with`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        service: str | None = None,
+        token: str | None = None,
+        timeout_s: float = 60.0,
+        retries: int = 3,
+    ) -> None:
+        self._client = AsyncClient(url, service=service, token=token, timeout_s=timeout_s, retries=retries)
+        release = ExitStack()
+        self._portal = release.enter_context(start_blocking_portal("asyncio"))
+        release.callback(self._portal.call, self._client.aclose)
+        # Also runs when nobody closes this client, which would otherwise keep the interpreter from ending.
+        self._release = weakref.finalize(self, release.close)
+
+    def score(
+        self,
+        samples: Sequence[Sample],
+        *,
+        options: Options | None = None,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Result]:
+        """See `AsyncClient.score`."""
+        return self._portal.call(
+            lambda: self._client.score(samples, options=options, min_version=min_version, timeout_s=timeout_s)
+        )
+
+    def score_stream(
+        self,
+        samples: Sequence[Sample],
+        *,
+        options: Options | None = None,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Generator[tuple[int, Result], None, None]:
+        """See `AsyncClient.score_stream`; leaving the loop early cancels what has not come."""
+        stream = self._client.score_stream(
+            samples, options=options, min_version=min_version, timeout_s=timeout_s
+        )
+        return self._iterate(stream)
+
+    def generate(
+        self,
+        samples: Sequence[GenerateSample],
+        sampling: Sampling,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[GenerateResult]:
+        """See `AsyncClient.generate`."""
+        return self._portal.call(
+            lambda: self._client.generate(samples, sampling, min_version=min_version, timeout_s=timeout_s)
+        )
+
+    def generate_stream(
+        self,
+        samples: Sequence[GenerateSample],
+        sampling: Sampling,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Generator[tuple[int, GenerateResult], None, None]:
+        """See `AsyncClient.generate_stream`."""
+        stream = self._client.generate_stream(samples, sampling, min_version=min_version, timeout_s=timeout_s)
+        return self._iterate(stream)
+
+    def update(self, request: UpdateRequest, *, timeout_s: float | None = None) -> UpdateResponse:
+        """See `AsyncClient.update`."""
+        return self._portal.call(lambda: self._client.update(request, timeout_s=timeout_s))
+
+    def versions(self) -> VersionsResponse:
+        """See `AsyncClient.versions`."""
+        return self._portal.call(self._client.versions)
+
+    def info(self) -> ServiceInfo:
+        """See `AsyncClient.info`."""
+        return self._portal.call(self._client.info)
+
+    def ping(self) -> float:
+        """See `AsyncClient.ping`."""
+        return self._portal.call(self._client.ping)
+
+    def close(self) -> None:
+        """Release connections and end the background thread."""
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _iterate(self, stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        try:
+            while (item := self._portal.call(_next, stream)) is not None:
+                yield item
+        finally:
+            self._portal.call(stream.aclose)
+
+
+async def _next(stream: AsyncIterator[T]) -> T | None:
+    return await anext(stream, None)
+
+
+def _score_request(
+    samples: Sequence[Sample], options: Options | None, min_version: int | None
+) -> ScoreRequest:
+    fields: dict[str, Any] = {"samples": list(samples), "options": options, "min_version": min_version}
+    return _built(ScoreRequest, fields)
+
+
+def _generate_request(
+    samples: Sequence[GenerateSample], sampling: Sampling, min_version: int | None
+) -> GenerateRequest:
+    fields: dict[str, Any] = {"samples": list(samples), "sampling": sampling, "min_version": min_version}
+    return _built(GenerateRequest, fields)
+
+
+def _built(kind: type[M], fields: dict[str, Any]) -> M:
+    try:
+        return kind.model_validate({name: value for name, value in fields.items() if value is not None})
+    except ValidationError as error:
+        raise InvalidRequest(describe(error)) from error
+
+
+def _check_answers(
+    samples: Sequence[Sample | GenerateSample], results: Sequence[Result | GenerateResult]
+) -> None:
+    """Refuse an answer that cannot be led back to its samples.
+
+    Raises:
+        InternalError: another number of results than of samples, or a result with another sample's id.
+    """
+    if len(results) != len(samples):
+        raise InternalError(f"{len(samples)} samples were answered by {len(results)} results")
+    for index, (sample, result) in enumerate(zip(samples, results, strict=True)):
+        _check_id(index, sample, result)
+
+
+def _check_id(index: int, sample: Sample | GenerateSample, result: Result | GenerateResult) -> None:
+    if result.id is not None and result.id != sample.id:
+        raise InternalError(f"sample {index} has id {sample.id!r}, its result {result.id!r}")

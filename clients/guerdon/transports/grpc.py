@@ -1,0 +1,136 @@
+"""protobuf over gRPC, unary or server-streaming."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from guerdon import codec
+from guerdon.errors import (
+    GuerdonError,
+    InternalError,
+    InvalidRequest,
+    Overloaded,
+    Timeout,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+from guerdon.transports.base import MAX_MESSAGE_BYTES, Operation, Streamed
+from guerdon.types import Message
+
+M = TypeVar("M", bound=Message)
+
+_UNARY: dict[Operation, str] = {
+    "score": "/guerdon.v1.RewardService/Score",
+    "generate": "/guerdon.v1.RolloutService/Generate",
+    "update": "/guerdon.v1.UpdateService/Update",
+    "versions": "/guerdon.v1.UpdateService/Versions",
+    "info": "/guerdon.v1.RewardService/Info",
+}
+_STREAMING: dict[Streamed, str] = {
+    "score": "/guerdon.v1.RewardService/ScoreStream",
+    "generate": "/guerdon.v1.RolloutService/GenerateStream",
+}
+_OPTIONS = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # The defaults wait up to two minutes before they notice that a restarted service is back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+]
+
+
+class GrpcTransport:
+    """A service's gRPC door."""
+
+    def __init__(self, target: str, *, secure: bool = False, token: str | None = None) -> None:
+        self._target = target
+        self._secure = secure
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._channel: grpc.aio.Channel | None = None
+
+    async def call(
+        self, operation: Operation, request: Message | None, response: type[M], timeout_s: float
+    ) -> M:
+        """One unary call whose deadline the service sees; see `Transport.call`."""
+        method = cast(Any, self._open()).unary_unary(_UNARY[operation])
+        body = codec.encode(request) if request else b""
+        try:
+            answer = await method(body, timeout=timeout_s, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise _failure(error, self._target) from error
+        return _decode(response, answer)
+
+    async def stream(
+        self, operation: Streamed, request: Message, item: type[M], timeout_s: float
+    ) -> AsyncGenerator[M, None]:
+        """One server-streaming call; see `Transport.stream`."""
+        method = cast(Any, self._open()).unary_stream(_STREAMING[operation])
+        call = method(codec.encode(request), timeout=timeout_s, metadata=self._metadata)
+        answers: AsyncIterator[bytes] = aiter(call)
+        try:
+            while (answer := await _next(answers, self._target)) is not None:
+                yield _decode(item, answer)
+        finally:
+            call.cancel()
+
+    async def aclose(self) -> None:
+        """Close the channel."""
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _open(self) -> grpc.aio.Channel:
+        # A channel belongs to the event loop that is running when it is made.
+        if self._channel is None:
+            if self._secure:
+                credentials = grpc.ssl_channel_credentials()
+                self._channel = grpc.aio.secure_channel(self._target, credentials, _OPTIONS)
+            else:
+                self._channel = grpc.aio.insecure_channel(self._target, _OPTIONS)
+        return self._channel
+
+
+async def _next(answers: AsyncIterator[bytes], target: str) -> bytes | None:
+    """The next message of a stream, None at its end."""
+    try:
+        return await anext(answers, None)
+    except grpc.aio.AioRpcError as error:
+        raise _failure(error, target) from error
+
+
+def _failure(error: grpc.aio.AioRpcError, target: str) -> GuerdonError:
+    details = f"grpc://{target}: {error.details() or error.code().name}"
+    match error.code():
+        case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.UNIMPLEMENTED:
+            return InvalidRequest(details)
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return Unauthorized(details)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
+            return TooLarge(details)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return Overloaded(details, retry_after_s=_retry_after(error))
+        case grpc.StatusCode.UNAVAILABLE:
+            return Unavailable(details)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return Timeout(details)
+        case _:
+            return InternalError(details)
+
+
+def _retry_after(error: grpc.aio.AioRpcError) -> float:
+    """Seconds from the trailing metadata `retry-after`, as the HTTP header of that name."""
+    metadata = dict(error.trailing_metadata() or ())
+    try:
+        return max(0.0, float(metadata.get("retry-after", "")))
+    except ValueError:
+        return 1.0
+
+
+def _decode(cls: type[M], body: bytes) -> M:
+    try:
+        return codec.decode(cls, body)
+    except InvalidRequest as error:
+        raise InternalError(f"the answer is no {cls.__name__}: {error}") from error

@@ -1,0 +1,222 @@
+"""JSON over HTTP, whole or streamed as one JSON object per line."""
+
+import ipaddress
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from guerdon.codec import describe
+from guerdon.errors import (
+    GuerdonError,
+    InternalError,
+    InvalidRequest,
+    Overloaded,
+    Timeout,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+from guerdon.transports.base import Deadline, Operation, Streamed
+from guerdon.types import Message
+
+M = TypeVar("M", bound=Message)
+
+NDJSON = "application/x-ndjson"
+
+_OK = 200
+
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=5.0)
+#: Characters of an unreadable body that an error message quotes.
+_QUOTED = 200
+
+
+class ProblemField(BaseModel):
+    """One field that is wrong."""
+
+    field: str = ""
+    message: str = ""
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem document, as a whole body or as a line of a stream."""
+
+    title: str = ""
+    status: int = 500
+    detail: str = ""
+    errors: list[ProblemField] = []
+
+    def __str__(self) -> str:
+        text = self.detail or self.title or f"HTTP {self.status}"
+        fields = [f"{error.field}: {error.message}" for error in self.errors]
+        # A detail that already names the fields is not repeated.
+        return "; ".join([text, *(field for field in fields if field not in text)])
+
+
+class _ProblemLine(BaseModel):
+    problem: Problem
+
+
+class HttpTransport:
+    """A service's HTTP door."""
+
+    def __init__(self, url: str, *, token: str | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._shown = _without_credentials(url)
+        self._client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=None,
+            limits=_LIMITS,
+            # A proxy from the environment cannot reach this machine's own loopback.
+            trust_env=not _is_loopback(urlsplit(url).hostname or ""),
+        )
+
+    async def call(
+        self, operation: Operation, request: Message | None, response: type[M], timeout_s: float
+    ) -> M:
+        """POST the request, or GET where there is none; see `Transport.call`."""
+        prepared = self._request(operation, request, accept="application/json")
+        async with Deadline(timeout_s, self._shown).enforced():
+            with _mapped(self._shown):
+                answer = await self._client.send(prepared)
+        if answer.status_code != _OK:
+            raise _failure(answer)
+        return _parse(response, answer.content)
+
+    async def stream(
+        self, operation: Streamed, request: Message, item: type[M], timeout_s: float
+    ) -> AsyncGenerator[M, None]:
+        """POST the request and read one JSON object per line; see `Transport.stream`."""
+        prepared = self._request(operation, request, accept=NDJSON)
+        deadline = Deadline(timeout_s, self._shown)
+        async with deadline.enforced():
+            with _mapped(self._shown):
+                answer = await self._client.send(prepared, stream=True)
+        try:
+            if answer.status_code != _OK:
+                async with deadline.enforced():
+                    with _mapped(self._shown):
+                        await answer.aread()
+                raise _failure(answer)
+            async for line in self._lines(answer, deadline):
+                yield _parse_line(item, line)
+        finally:
+            await answer.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def _lines(self, answer: httpx.Response, deadline: Deadline) -> AsyncGenerator[bytes, None]:
+        # httpx's own line reader also splits at characters that JSON strings may hold (U+2028 and others).
+        chunks = answer.aiter_bytes()
+        rest = b""
+        while True:
+            async with deadline.enforced():
+                with _mapped(self._shown):
+                    chunk = await anext(chunks, None)
+            if chunk is None:
+                break
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if line.strip():
+                    yield line
+        if rest.strip():
+            yield rest
+
+    def _request(self, operation: Operation, request: Message | None, *, accept: str) -> httpx.Request:
+        url, headers = f"{self._url}/v1/{operation}", {"Accept": accept}
+        if request is None:
+            return self._client.build_request("GET", url, headers=headers)
+        try:
+            # What was not given stays away, but `expected: null` that was given arrives.
+            body = request.model_dump_json(exclude_unset=True)
+        except PydanticSerializationError as error:
+            raise InvalidRequest(f"body: {error}") from error
+        headers["Content-Type"] = "application/json"
+        return self._client.build_request("POST", url, content=body.encode(), headers=headers)
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@contextmanager
+def _mapped(url: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise Timeout(f"{url} did not answer in time") from error
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise InvalidRequest(f"url: {error}") from error
+    except httpx.TransportError as error:
+        raise Unavailable(f"{url} cannot be reached: {error or type(error).__name__}") from error
+    except httpx.RequestError as error:
+        raise InternalError(f"{url} answered what HTTP cannot read: {error}") from error
+
+
+def _failure(answer: httpx.Response) -> GuerdonError:
+    try:
+        problem = Problem.model_validate_json(answer.content)
+    except ValidationError:
+        # Whatever stands between us and the service may answer without a problem document.
+        quoted = answer.text[:_QUOTED].strip()
+        problem = Problem(title=answer.reason_phrase, detail=f"HTTP {answer.status_code}: {quoted}")
+    return _error(answer.status_code, problem, answer.headers.get("Retry-After", ""))
+
+
+def _error(status: int, problem: Problem, retry_after: str = "") -> GuerdonError:
+    message = str(problem)
+    match status:
+        case 401 | 403:
+            return Unauthorized(message)
+        case 408 | 504:
+            return Timeout(message)
+        case 413:
+            return TooLarge(message)
+        case 429:
+            return Overloaded(message, retry_after_s=_seconds(retry_after))
+        case 502 | 503:
+            return Unavailable(message)
+        case _ if 400 <= status < 500:
+            return InvalidRequest(message)
+        case _:
+            return InternalError(message)
+
+
+def _seconds(retry_after: str) -> float:
+    # The header may also hold a date, which services of ours never send.
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        return 1.0
+
+
+def _parse(cls: type[M], body: bytes) -> M:
+    try:
+        return cls.model_validate_json(body)
+    except ValidationError as error:
+        raise InternalError(f"the answer is no {cls.__name__}: {describe(error)}") from error
+
+
+def _parse_line(cls: type[M], line: bytes) -> M:
+    try:
+        return cls.model_validate_json(line)
+    except ValidationError as error:
+        try:
+            problem = _ProblemLine.model_validate_json(line).problem
+        except ValidationError:
+            raise InternalError(f"a line is no {cls.__name__}: {describe(error)}") from error
+        raise _error(problem.status, problem) from None

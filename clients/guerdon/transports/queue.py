@@ -1,0 +1,138 @@
+"""A Redis queue: one entry per sample, so that every worker of the service may take a share of a batch."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, TypeVar, cast
+
+from guerdon import codec
+from guerdon.errors import (
+    GuerdonError,
+    InternalError,
+    InvalidRequest,
+    Overloaded,
+    ServiceFailure,
+    Timeout,
+    Unavailable,
+)
+from guerdon.queue import Producer, Reply
+from guerdon.transports.base import Deadline, Operation, Streamed
+from guerdon.types import (
+    GenerateRequest,
+    GenerateResult,
+    Message,
+    Result,
+    ScoreRequest,
+    Status,
+)
+
+M = TypeVar("M", bound=Message)
+
+#: Submissions on their way to Redis at the same time.
+_CONCURRENT_SUBMISSIONS = 32
+
+_ERRORS: dict[Status, type[GuerdonError]] = {
+    Status.INVALID_INPUT: InvalidRequest,
+    Status.TIMEOUT: Timeout,
+    Status.OVERLOADED: Overloaded,
+    Status.UNAVAILABLE: Unavailable,
+    Status.INTERNAL_ERROR: InternalError,
+}
+
+
+class QueueTransport:
+    """A service's queue.
+
+    A batch is refused as a whole only while none of it is queued. After that every trouble of an item is the
+    `status` of its result, and a batch that is larger than the queue's room goes in as room appears.
+    """
+
+    def __init__(self, url: str, service: str) -> None:
+        self._producer = Producer(url, service)
+        self._service = service
+
+    async def call(
+        self, operation: Operation, request: Message | None, response: type[M], timeout_s: float
+    ) -> M:
+        """One entry, or one per sample; see `Transport.call`."""
+        deadline = Deadline(timeout_s, f"the queue of {self._service}")
+        if isinstance(request, ScoreRequest | GenerateRequest):
+            results: list[Any] = [None] * len(request.samples)
+            async for index, result in self._results(cast(Streamed, operation), request, deadline):
+                results[index] = result
+            return response.model_validate({"results": results})
+        body = codec.encode(request) if request else b""
+        reply = await (await self._producer.submit(operation, body, deadline_s=timeout_s))
+        if reply.status is not Status.OK:
+            raise _ERRORS[reply.status](reply.reason)
+        try:
+            return codec.decode(response, reply.body)
+        except InvalidRequest as error:
+            raise InternalError(f"the answer is no {response.__name__}: {error}") from error
+
+    async def stream(
+        self, operation: Streamed, request: Message, item: type[M], timeout_s: float
+    ) -> AsyncGenerator[M, None]:
+        """The results in the order in which they come; see `Transport.stream`."""
+        assert isinstance(request, ScoreRequest | GenerateRequest)
+        deadline = Deadline(timeout_s, f"the queue of {self._service}")
+        async for index, result in self._results(operation, request, deadline):
+            yield item.model_validate({"index": index, "result": result})
+
+    async def aclose(self) -> None:
+        """Withdraw what is not yet begun and disconnect."""
+        await self._producer.close()
+
+    async def _results(
+        self, operation: Streamed, request: ScoreRequest | GenerateRequest, deadline: Deadline
+    ) -> AsyncGenerator[tuple[int, Result | GenerateResult], None]:
+        bodies = [codec.encode(request.model_copy(update={"samples": [one]})) for one in request.samples]
+        if not bodies:
+            return
+        first = await self._producer.submit(operation, bodies[0], deadline_s=deadline.left_s)
+        slots = asyncio.Semaphore(_CONCURRENT_SUBMISSIONS)
+        kind = Result if isinstance(request, ScoreRequest) else GenerateResult
+
+        async def answer(index: int) -> tuple[int, Result | GenerateResult]:
+            id = request.samples[index].id
+            try:
+                future = (
+                    first if index == 0 else await self._submit(operation, bodies[index], deadline, slots)
+                )
+                return index, _result(kind, await future, id)
+            except ServiceFailure as error:
+                return index, kind(id=id, status=error.status, reason=str(error))
+
+        tasks = [asyncio.create_task(answer(index)) for index in range(len(bodies))]
+        try:
+            for task in asyncio.as_completed(tasks):
+                yield await task
+        finally:
+            # Whatever is still queued is withdrawn when its future is cancelled.
+            first.cancel()
+            for task in tasks:
+                task.cancel()
+
+    async def _submit(
+        self, operation: Streamed, body: bytes, deadline: Deadline, slots: asyncio.Semaphore
+    ) -> asyncio.Future[Reply]:
+        while True:
+            try:
+                async with slots:
+                    return await self._producer.submit(operation, body, deadline_s=deadline.left_s)
+            except Overloaded as error:
+                # The rest of this batch is already queued: its end waits for room rather than undo that.
+                if error.retry_after_s >= deadline.left_s:
+                    raise
+                await asyncio.sleep(error.retry_after_s)
+
+
+def _result(
+    kind: type[Result] | type[GenerateResult], reply: Reply, id: str | None
+) -> Result | GenerateResult:
+    if reply.status is not Status.OK:
+        return kind(id=id, status=reply.status, reason=reply.reason)
+    try:
+        return codec.decode(kind, reply.body)
+    except InvalidRequest as error:
+        reason = f"the answer is no {kind.__name__}: {error}"
+        return kind(id=id, status=Status.INTERNAL_ERROR, reason=reason)
