@@ -33,6 +33,7 @@ _CAP_DAC_READ_SEARCH = 2
 _CAPSET_NUMBERS = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522
 _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
+_M_ARENA_MAX = -8
 _OPEN_FILES = 64
 _FILE_BYTES = 8 * 2**20
 _THREADS = 256
@@ -66,6 +67,11 @@ def prctl(option: int, argument: int | ctypes.c_char_p = 0) -> None:
 def make_undumpable() -> None:
     """Nobody but root may trace this process or read its memory through /proc; children inherit it."""
     prctl(_PR_SET_DUMPABLE, 0)
+
+
+def use_one_arena() -> None:
+    """Keep malloc from reserving 64 MiB of address space per thread, which a memory limit would charge."""
+    landlock.libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def leave_network() -> bool:

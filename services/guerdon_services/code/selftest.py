@@ -101,8 +101,9 @@ def check(worker: Worker, profile: Profile) -> str:
     broken = _call(worker, _PROBE, "probe", f'[{"true" if walled else "false"}, "/tmp/guerdon-code-probe"]')
     if broken != []:
         raise NotIsolated(f"profile {profile}: a program got through: {broken}")
-    if _call(worker, _BENIGN, "works", f"[{'true' if walled else 'false'}]") is not True:
-        raise NotIsolated(f"profile {profile}: a harmless program could not run")
+    answer = _call(worker, _BENIGN, "works", f"[{'true' if walled else 'false'}]")
+    if answer is not True:
+        raise NotIsolated(f"profile {profile}: a harmless program could not run: {answer}")
     layers = ["seccomp", "resource limits", "no new privileges"]
     if walled:
         layers.insert(0, f"Landlock {hello.landlock_abi}")

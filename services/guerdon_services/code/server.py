@@ -215,6 +215,7 @@ def main() -> None:
     config = Config(**json.loads(sys.argv[2]))
     os.close(int(sys.argv[1]))
     sandbox.make_undumpable()
+    sandbox.use_one_arena()
     folders, missing = _warm_up(config.packages)
     network = config.profile == "host" and sandbox.leave_network()
     walls = _make_walls(config, folders)
