@@ -79,6 +79,10 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def wait_ready(self) -> None:
         greeting = self._receive(_START_S)
         if "ready" not in greeting:
@@ -133,7 +137,7 @@ class WorkerPool:
         self._workers: set[_Worker] = set()
         self._starters: set[threading.Thread] = set()
         self._closed = threading.Event()
-        #: Workers replaced after a hang or a crash, since the pool was opened.
+        #: Workers that were replaced since the pool was opened: hung, dead or recycled.
         self.replaced = 0
 
     def open(self) -> None:
@@ -168,10 +172,12 @@ class WorkerPool:
             NoWorker: the pool was closed, or no worker became free.
         """
         worker = self._borrow()
+        while not worker.alive:  # it died while it was idle: that is no call's fault
+            self._replace(worker)
+            worker = self._borrow()
         try:
             reply = worker.call({**request, "time_limit_s": self._time_limit_s}, self._time_limit_s)
         except BaseException:
-            self.replaced += 1
             self._replace(worker)
             raise
         if worker.served >= self._recycle_after:
@@ -204,6 +210,8 @@ class WorkerPool:
         except queue.Empty:
             raise NoWorker(f"no worker became free within {wait_s:g} s") from None
         if worker is None or self._closed.is_set():
+            if worker:
+                self._drop(worker)
             self._idle.put(None)
             raise NoWorker("the pool is closed")
         return worker
@@ -221,6 +229,7 @@ class WorkerPool:
         with self._lock:
             if self._closed.is_set():
                 return
+            self.replaced += 1
             starter = threading.Thread(target=self._start_one, name="worker-start", daemon=True)
             self._starters.add(starter)
         starter.start()
