@@ -245,7 +245,8 @@ class Batcher(Generic[JobT, ResultT]):
         exec_s = time.monotonic() - started
         self._measure(len(batch), exec_s)
         if isinstance(ran, BaseException) and not isinstance(ran, NotReady) and len(batch) > 1:
-            log.warning("batch failed, running its items one by one", items=len(batch), exc_info=ran)
+            if not isinstance(ran, Unscorable):
+                log.warning("batch failed, running its items one by one", items=len(batch), exc_info=ran)
             for item in batch:
                 if not item.submission.resolved(item.index):
                     await self._run([item])

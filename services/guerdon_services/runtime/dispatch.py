@@ -115,6 +115,12 @@ class Dispatcher:
         self._refusal = reason
         self._metrics.ready.set(0)
 
+    @property
+    def waiting(self) -> int:
+        """Items admitted and not started, over all operations."""
+        operations = (self._score, self._generate, self._update)
+        return sum(operation.batcher.waiting for operation in operations if operation is not None)
+
     def abandon(self, reason: str) -> None:
         """Give every unfinished item the status unavailable: the process is about to end."""
         for operation in (self._score, self._generate, self._update):
@@ -237,7 +243,7 @@ class Dispatcher:
         return await self._submit(
             self._update,
             [request],
-            lambda _, outcome: stamping.update(self.service, request, outcome),
+            lambda _, outcome: stamping.update(self.service, request.request_id, request.samples, outcome),
             timeout_s,
         )
 
@@ -282,7 +288,7 @@ class Dispatcher:
     def _check_items(self, count: int) -> None:
         limit = self._settings.max_request_items
         if count > limit:
-            raise errors.TooLarge(f"samples: {count} items, at most {limit} are accepted in one request")
+            raise errors.TooLarge(f"samples: {count} items in one request, larger than max ({limit})")
 
     def _lacks(self, operation: str) -> errors.InvalidRequest:
         have = ", ".join(self.operations)

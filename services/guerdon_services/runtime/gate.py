@@ -54,4 +54,4 @@ class Gate:
         return counted
 
     def _too_large(self) -> errors.TooLarge:
-        return errors.TooLarge(f"body: larger than {self._limit} bytes")
+        return errors.TooLarge(f"body: larger than max ({self._limit} bytes)")

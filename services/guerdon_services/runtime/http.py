@@ -2,34 +2,19 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from guerdon import errors
-from guerdon.types import (
-    GenerateRequest,
-    GenerateResponse,
-    GenerateResult,
-    IndexedGeneration,
-    IndexedResult,
-    Result,
-    ScoreRequest,
-    ScoreResponse,
-    ServiceInfo,
-    UpdateRequest,
-    UpdateResponse,
-    VersionsResponse,
-)
+from guerdon.types import ServiceInfo, VersionsResponse
 from guerdon_services.runtime import metrics as exposition
 from guerdon_services.runtime import openapi, problem
 from guerdon_services.runtime.auth import TokenGuard
@@ -37,10 +22,10 @@ from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.gate import Gate
 from guerdon_services.runtime.health import Health
 from guerdon_services.runtime.metrics import Metrics
+from guerdon_services.runtime.native import Native, natives
 from guerdon_services.runtime.problem import FieldError, InvalidFields, Problem, problem_response
 from guerdon_services.runtime.scorer import AnyScorer, Scorer
 from guerdon_services.runtime.submission import Submission
-from guerdon_services.runtime.validation import parse_generate, parse_score, parse_update
 
 log = structlog.get_logger(__name__)
 
@@ -49,23 +34,6 @@ NDJSON = "application/x-ndjson"
 
 #: Bodies larger than this many bytes are parsed in a thread.
 _PARSE_IN_THREAD = 256 * 1024
-
-ParsedT = TypeVar("ParsedT")
-AnswerT = TypeVar("AnswerT")
-
-
-@dataclass(frozen=True)
-class _Native(Generic[ParsedT, AnswerT]):
-    """One native operation: how its body is read and its answers are written."""
-
-    name: str
-    request: type[BaseModel]
-    response: type[BaseModel]
-    parse: Callable[[bytes], ParsedT]
-    begin: Callable[[ParsedT, float | None], Awaitable[Submission[AnswerT]]]
-    encode: Callable[[Sequence[AnswerT]], str]
-    #: One streamed line; None where nothing can be streamed.
-    line: type[BaseModel] | None = None
 
 
 def build_app(
@@ -77,8 +45,8 @@ def build_app(
     app.add_middleware(Gate, guard=guard, max_body_bytes=dispatcher.max_body_bytes)
     _add_problems(app)
     _add_common(app, dispatcher, metrics, health)
-    natives = [native for native in _natives(dispatcher) if native.name in dispatcher.operations]
-    for native in natives:
+    operations = natives(dispatcher)
+    for native in operations:
         _add_native(app, native, metrics)
     if "update" in dispatcher.operations:
         _add_versions(app, dispatcher, metrics)
@@ -86,39 +54,12 @@ def build_app(
     if own is not None:
         app.include_router(own)
     options = cast(AnyScorer, service).options_type if isinstance(service, Scorer) else None
-    models = [model for native in natives for model in (native.request, native.line) if model is not None]
+    models = [model for native in operations for model in (native.request, native.line) if model is not None]
     openapi.install(app, models, options)
     return app
 
 
-def _natives(dispatcher: Dispatcher) -> list[_Native[Any, Any]]:
-    def scores(results: Sequence[Result]) -> str:
-        return ScoreResponse.model_construct(results=list(results)).model_dump_json()
-
-    def generations(results: Sequence[GenerateResult]) -> str:
-        return GenerateResponse.model_construct(results=list(results)).model_dump_json()
-
-    def updated(responses: Sequence[UpdateResponse]) -> str:
-        return responses[0].model_dump_json()
-
-    return [
-        _Native(
-            "score", ScoreRequest, ScoreResponse, parse_score, dispatcher.begin_score, scores, IndexedResult
-        ),
-        _Native(
-            "generate",
-            GenerateRequest,
-            GenerateResponse,
-            parse_generate,
-            dispatcher.begin_generate,
-            generations,
-            IndexedGeneration,
-        ),
-        _Native("update", UpdateRequest, UpdateResponse, parse_update, dispatcher.begin_update, updated),
-    ]
-
-
-def _add_native(app: FastAPI, native: _Native[Any, Any], metrics: Metrics) -> None:
+def _add_native(app: FastAPI, native: Native[Any, Any], metrics: Metrics) -> None:
     async def endpoint(request: Request) -> Response:
         outcome = "ok"
         try:
@@ -140,34 +81,34 @@ def _add_native(app: FastAPI, native: _Native[Any, Any], metrics: Metrics) -> No
     )
 
 
-async def _answer(request: Request, native: _Native[Any, Any]) -> Response:
+async def _answer(request: Request, native: Native[Any, Any]) -> Response:
     timeout_s = _timeout_s(request)
     body = await request.body()
     if len(body) > _PARSE_IN_THREAD:
-        parsed = await asyncio.to_thread(native.parse, body)
+        parsed = await asyncio.to_thread(native.parse_json, body)
     else:
-        parsed = native.parse(body)
+        parsed = native.parse_json(body)
     submission = await native.begin(parsed, timeout_s)
     if native.line is not None and NDJSON in request.headers.get("accept", ""):
-        return _Lines(submission, native.line)
+        return _Lines(submission, native)
     watcher = asyncio.create_task(_cancel_when_gone(request.receive, submission))
     try:
         results = await submission.all()
     finally:
         watcher.cancel()
     # Nobody reads the answer to a client that left.
-    content = "" if submission.cancelled else native.encode(results)
+    content = "" if submission.cancelled else native.gather(results).model_dump_json()
     return Response(content, media_type="application/json")
 
 
 class _Lines(Response):
     """A streamed answer: a line for each item as it finishes."""
 
-    def __init__(self, submission: Submission[Any], line: type[BaseModel]) -> None:
+    def __init__(self, submission: Submission[Any], native: Native[Any, Any]) -> None:
         super().__init__(media_type=NDJSON)
         del self.headers["content-length"]
         self._submission = submission
-        self._line = line
+        self._native = native
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the lines; items that have not started are dropped when the client leaves."""
@@ -175,8 +116,8 @@ class _Lines(Response):
         watcher = asyncio.create_task(_cancel_when_gone(receive, self._submission))
         try:
             async for chunk in self._submission.chunks():
-                lines = [self._line.model_construct(index=index, result=result) for index, result in chunk]
-                text = "".join(f"{line.model_dump_json()}\n" for line in lines)
+                lines = [self._native.indexed(index, answer).model_dump_json() for index, answer in chunk]
+                text = "\n".join([*lines, ""])
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
         finally:
             watcher.cancel()

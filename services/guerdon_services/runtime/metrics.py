@@ -74,6 +74,12 @@ class Metrics:
         self.worker_connected = Gauge(
             "guerdon_worker_connected", "1 while the queue worker reaches Redis", registry=registry
         )
+        self.queue_entries = Gauge(
+            "guerdon_queue_entries", "Entries by state (queued, pending, dead)", ["state"], registry=registry
+        )
+        self.queue_oldest_seconds = Gauge(
+            "guerdon_queue_oldest_seconds", "Age of the oldest entry that is not done", registry=registry
+        )
 
     def operation(self, name: str) -> OperationMetrics:
         """The metrics of operation `name`, with every status present from the start."""

@@ -65,12 +65,13 @@ class _Words:
     grpc: grpc.StatusCode
 
 
-#: Most specific first.
+#: Most specific first. gRPC itself answers RESOURCE_EXHAUSTED, "larger than max", to an oversized message;
+#: clients tell it from overload by these words.
 _WORDS: list[tuple[type[errors.GuerdonError], _Words]] = [
     (MalformedBody, _Words("malformed", HTTPStatus.BAD_REQUEST, grpc.StatusCode.INVALID_ARGUMENT)),
     (
         errors.TooLarge,
-        _Words("too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, grpc.StatusCode.INVALID_ARGUMENT),
+        _Words("too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
     ),
     (
         errors.InvalidRequest,
@@ -100,6 +101,13 @@ def grpc_code(error: errors.GuerdonError) -> grpc.StatusCode:
     return _words(error).grpc
 
 
+def retry_after_s(error: errors.GuerdonError) -> int | None:
+    """Whole seconds after which the same request may succeed; None where retrying cannot help."""
+    if isinstance(error, errors.Overloaded):
+        return max(1, math.ceil(error.retry_after_s))
+    return 1 if isinstance(error, errors.Unavailable) else None
+
+
 def http_problem(error: errors.GuerdonError) -> tuple[int, dict[str, str], Problem]:
     """HTTP status, extra headers and problem document of this refusal."""
     status = _words(error).http
@@ -109,13 +117,10 @@ def http_problem(error: errors.GuerdonError) -> tuple[int, dict[str, str], Probl
 
 
 def _headers(error: errors.GuerdonError) -> dict[str, str]:
-    if isinstance(error, errors.Overloaded):
-        return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
-    if isinstance(error, errors.Unavailable):
-        return {"Retry-After": "1"}
     if isinstance(error, errors.Unauthorized):
         return {"WWW-Authenticate": "Bearer"}
-    return {}
+    seconds = retry_after_s(error)
+    return {} if seconds is None else {"Retry-After": str(seconds)}
 
 
 def _fields(error: errors.GuerdonError) -> list[FieldError]:

@@ -1,8 +1,9 @@
 """From a batcher's outcome to the result a caller sees: id, scorer, versions and times."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from guerdon.types import GenerateResult, Result, Status, UpdateRequest, UpdateResponse, failed
+from guerdon.types import GenerateResult, Result, Sample, Status, UpdateResponse, failed
 from guerdon_services.runtime.scorer import AnyService
 from guerdon_services.runtime.submission import Failure, Outcome
 
@@ -26,19 +27,21 @@ def generation(service: AnyService, id: str | None, outcome: Outcome[GenerateRes
     return value.model_copy(update=_stamp(service, outcome, id=id))
 
 
-def update(service: AnyService, request: UpdateRequest, outcome: Outcome[UpdateResponse]) -> UpdateResponse:
+def update(
+    service: AnyService, request_id: str, samples: Sequence[Sample], outcome: Outcome[UpdateResponse]
+) -> UpdateResponse:
     """The response to one update; the results in it get the ids of the samples they belong to."""
     value = outcome.value
     if isinstance(value, Failure):
-        value = UpdateResponse(request_id=request.request_id, status=value.status, reason=value.reason)
+        value = UpdateResponse(request_id=request_id, status=value.status, reason=value.reason)
     results = value.results
-    if len(results) == len(request.samples):
+    if len(results) == len(samples):
         name = {"scorer": service.name, "scorer_version": service.version}
         results = [
             one.model_copy(update={**name, "id": sample.id})
-            for one, sample in zip(results, request.samples, strict=True)
+            for one, sample in zip(results, samples, strict=True)
         ]
-    stamp = _stamp(service, outcome, request_id=request.request_id, results=results)
+    stamp = _stamp(service, outcome, request_id=request_id, results=results)
     return value.model_copy(update=stamp)
 
 

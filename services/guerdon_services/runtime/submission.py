@@ -1,7 +1,7 @@
 """One request's items on their way through a batcher: what its door waits for."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -94,7 +94,7 @@ class Submission(Generic[ResultT]):
             self.cancel()
         return [result for result in self._results if result is not None]
 
-    async def chunks(self) -> AsyncIterator[list[tuple[int, ResultT]]]:
+    async def chunks(self) -> AsyncGenerator[list[tuple[int, ResultT]], None]:
         """Results with their indices as they finish, in lists of all that finished at the same time."""
         try:
             while self._fresh or not self.done:

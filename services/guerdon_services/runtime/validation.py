@@ -133,7 +133,9 @@ def refusal(model: type[BaseModel], error: ValidationError) -> InvalidFields | M
 def field_errors(model: type[BaseModel], error: ValidationError, *, prefix: str = "") -> list[FieldError]:
     """pydantic's errors as field paths and sentences; branches of a union are joined by "or"."""
     messages: dict[str, list[str]] = {}
-    for detail in error.errors(include_url=False, include_context=False, include_input=False):
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    # Thousands of wrong samples must not hide the wrong option.
+    for detail in sorted(details, key=lambda detail: _below_sample(detail["loc"])):
         path, message = _locate(model, detail)
         field = f"{prefix}.{path}" if prefix and path else prefix or path
         known = messages.setdefault(field, [])
@@ -156,11 +158,13 @@ def non_finite_fields(sample: Sample | GenerateSample) -> list[str]:
     if isinstance(sample, GenerateSample) or (sample.metadata is None and sample.code is None):
         return []
     # In C first: only a suspicious sample is walked.
-    dumped = pydantic_core.to_json((sample.metadata, sample.code))
+    tests = sample.code.tests if sample.code else []
+    free = [sample.metadata, *((test.args, test.expected) for test in tests)]
+    dumped = pydantic_core.to_json(free, inf_nan_mode="constants")
     if b"NaN" not in dumped and b"Infinity" not in dumped:
         return []
     bad = [*_non_finite(sample.metadata, "metadata")]
-    for index, test in enumerate(sample.code.tests if sample.code else []):
+    for index, test in enumerate(tests):
         bad += _non_finite(test.args, f"code.tests.{index}.args")
         bad += _non_finite(test.expected, f"code.tests.{index}.expected")
     return bad

@@ -1,0 +1,109 @@
+"""The native operations, the same for every door: how a request is read, begun and answered."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from guerdon.types import (
+    GenerateRequest,
+    GenerateResponse,
+    GenerateResult,
+    IndexedGeneration,
+    IndexedResult,
+    Message,
+    Result,
+    ScoreRequest,
+    ScoreResponse,
+    UpdateRequest,
+    UpdateResponse,
+)
+from guerdon_services.runtime import protobuf, stamping, validation
+from guerdon_services.runtime.dispatch import Dispatcher
+from guerdon_services.runtime.scorer import AnyService
+from guerdon_services.runtime.submission import Outcome, Submission
+
+ParsedT = TypeVar("ParsedT")
+ParsedT_contra = TypeVar("ParsedT_contra", contravariant=True)
+AnswerT = TypeVar("AnswerT")
+
+
+class Begin(Protocol[ParsedT_contra, AnswerT]):
+    """Admits a request whole; `Dispatcher.begin_score` and its like."""
+
+    def __call__(
+        self, parsed: ParsedT_contra, /, timeout_s: float | None = None, *, bounded: bool = True
+    ) -> Awaitable[Submission[AnswerT]]: ...
+
+
+@dataclass(frozen=True)
+class Native(Generic[ParsedT, AnswerT]):
+    """One operation. Messages are built without validation: what they hold was checked already."""
+
+    name: str
+    request: type[Message]
+    response: type[Message]
+    parse_json: Callable[[bytes], ParsedT]
+    parse_proto: Callable[[bytes], ParsedT]
+    begin: Begin[ParsedT, AnswerT]
+    gather: Callable[[Sequence[AnswerT]], Message]
+    #: The answer to a request of one item that was refused: service, id (of an update: its request id), why.
+    refused: Callable[[AnyService, str, Outcome[AnswerT]], AnswerT]
+    #: One streamed item; None where there is only one answer.
+    line: type[Message] | None = None
+
+    def indexed(self, index: int, answer: AnswerT) -> Message:
+        """The streamed form of one answer."""
+        assert self.line is not None
+        return self.line.model_construct(index=index, result=answer)
+
+
+def natives(dispatcher: Dispatcher) -> list[Native[Any, Any]]:
+    """The operations that the service has."""
+    every: list[Native[Any, Any]] = [
+        Native(
+            name="score",
+            request=ScoreRequest,
+            response=ScoreResponse,
+            parse_json=validation.parse_score,
+            parse_proto=protobuf.parse_score,
+            begin=dispatcher.begin_score,
+            gather=_scores,
+            refused=lambda service, _, outcome: stamping.result(service, None, outcome),
+            line=IndexedResult,
+        ),
+        Native(
+            name="generate",
+            request=GenerateRequest,
+            response=GenerateResponse,
+            parse_json=validation.parse_generate,
+            parse_proto=protobuf.parse_generate,
+            begin=dispatcher.begin_generate,
+            gather=_generations,
+            refused=lambda service, _, outcome: stamping.generation(service, None, outcome),
+            line=IndexedGeneration,
+        ),
+        Native(
+            name="update",
+            request=UpdateRequest,
+            response=UpdateResponse,
+            parse_json=validation.parse_update,
+            parse_proto=protobuf.parse_update,
+            begin=dispatcher.begin_update,
+            gather=_only,
+            refused=lambda service, id, outcome: stamping.update(service, id, [], outcome),
+        ),
+    ]
+    return [native for native in every if native.name in dispatcher.operations]
+
+
+def _scores(results: Sequence[Result]) -> Message:
+    return ScoreResponse.model_construct(results=list(results))
+
+
+def _generations(results: Sequence[GenerateResult]) -> Message:
+    return GenerateResponse.model_construct(results=list(results))
+
+
+def _only(responses: Sequence[UpdateResponse]) -> Message:
+    [response] = responses
+    return response

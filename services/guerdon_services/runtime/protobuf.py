@@ -1,0 +1,69 @@
+"""From protobuf bytes to the checked requests of `validation`: the same verdicts as for JSON."""
+
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as Proto
+
+from guerdon import codec
+from guerdon.errors import InvalidRequest
+from guerdon.types import GenerateRequest, GenerateSample, Sample, ScoreRequest, UpdateRequest
+from guerdon.v1 import reward_pb2, rollout_pb2, update_pb2
+from guerdon_services.runtime.problem import MalformedBody
+from guerdon_services.runtime.validation import BadItem, Parsed, check_update, parse_mapping
+
+ProtoT = TypeVar("ProtoT", bound=Proto)
+
+
+def parse_score(body: bytes) -> Parsed[ScoreRequest, Sample]:
+    """A score request from protobuf bytes.
+
+    Raises:
+        MalformedBody: it is no such message.
+        InvalidRequest: something outside the samples is wrong.
+    """
+    return parse_mapping(ScoreRequest, Sample, _mapping(_read(reward_pb2.ScoreRequest, body)))
+
+
+def parse_generate(body: bytes) -> Parsed[GenerateRequest, GenerateSample]:
+    """A generate request from protobuf bytes; raises as `parse_score` does."""
+    return parse_mapping(GenerateRequest, GenerateSample, _mapping(_read(rollout_pb2.GenerateRequest, body)))
+
+
+def parse_update(body: bytes) -> UpdateRequest:
+    """An update request from protobuf bytes; anything wrong refuses it all.
+
+    Raises:
+        MalformedBody: it is no such message.
+        InvalidRequest: something is wrong.
+    """
+    request = codec.from_proto(_read(update_pb2.UpdateRequest, body))
+    assert isinstance(request, UpdateRequest)
+    return check_update(request)
+
+
+def _read(proto_type: type[ProtoT], body: bytes) -> ProtoT:
+    proto = proto_type()
+    try:
+        proto.ParseFromString(body)
+    except DecodeError as error:
+        raise MalformedBody(f"body: not a protobuf {proto.DESCRIPTOR.full_name}") from error
+    return proto
+
+
+def _mapping(request: reward_pb2.ScoreRequest | rollout_pb2.GenerateRequest) -> dict[str, Any]:
+    try:
+        return codec.to_dict(request)
+    except InvalidRequest:
+        # One by one, to find out whose fault it is.
+        envelope = type(request)()
+        envelope.CopyFrom(request)  # pyright: ignore[reportArgumentType] -- the same type
+        envelope.ClearField("samples")
+        return {**codec.to_dict(envelope), "samples": [_item(sample) for sample in request.samples]}
+
+
+def _item(sample: reward_pb2.Sample | rollout_pb2.GenerateSample) -> dict[str, Any] | BadItem:
+    try:
+        return codec.to_dict(sample)
+    except InvalidRequest as error:
+        return BadItem(sample.id if sample.HasField("id") else None, str(error))

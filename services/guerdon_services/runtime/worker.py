@@ -1,0 +1,214 @@
+"""The queue door: takes entries, runs them through the batcher, completes each as it finishes."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from guerdon import codec, errors
+from guerdon.queue import Consumer, Entry, Reply, stats
+from guerdon.types import Message, Status
+from guerdon_services.runtime.dispatch import Dispatcher
+from guerdon_services.runtime.health import QueueState
+from guerdon_services.runtime.metrics import Metrics
+from guerdon_services.runtime.native import Native, natives
+from guerdon_services.runtime.submission import Failure, Outcome, Submission
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between attempts to join a queue that cannot be reached, and between two looks at its length.
+_RETRY_S = 1.0
+_LOOK_EVERY_S = 5.0
+#: Seconds that handing work back may take when the process ends.
+_LEAVE_S = 5.0
+
+
+class Worker:
+    """Runs one consumer. The service is ready without Redis; `state` says how the queue is."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        *,
+        url: str,
+        queue_name: str,
+        lease_s: float,
+        max_deliveries: int,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._url = url
+        self._queue_name = queue_name
+        self._consumer = Consumer(url, queue_name, lease_s=lease_s, max_deliveries=max_deliveries)
+        self._natives = {native.name: native for native in natives(dispatcher)}
+        self._asked: dict[str, Callable[[], Awaitable[Message]]] = {"info": self._info}
+        if "update" in self._natives:
+            self._asked["versions"] = dispatcher.versions
+        self._stopping = asyncio.Event()
+        self._room = asyncio.Event()
+        self._held: dict[asyncio.Task[None], Submission[Any] | None] = {}
+        self._unstarted: list[Entry] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._joined = False
+        self.state: QueueState = "connecting"
+
+    def start(self) -> None:
+        """Begin to take work; returns at once, also when Redis is away."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._work()), loop.create_task(self._look())]
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more; hand back what has not started, and what is not finished after `grace_s` seconds."""
+        self._stopping.set()
+        self._room.set()
+        await asyncio.wait(self._tasks)
+        for task, submission in self._held.items():
+            if submission is not None and not submission.started and not submission.done:
+                task.cancel()
+        if self._held:
+            _, late = await asyncio.wait(list(self._held), timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._leave()
+        except (errors.GuerdonError, TimeoutError) as error:
+            log.warning("leaving the queue failed; its leases will run out", error=str(error))
+        self._set_state("stopped")
+
+    async def _leave(self) -> None:
+        if self._unstarted:
+            self._metrics.worker_entries.labels("released").inc(len(self._unstarted))
+            await self._consumer.release(self._unstarted)
+        await self._consumer.close()
+
+    async def _work(self) -> None:
+        if not await self._join():
+            return
+        while not self._stopping.is_set():
+            room = self._dispatcher.room() - len(self._held)
+            if room <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            # Never cancelled: a read that is cut off may have taken entries that nobody then knows of.
+            for entry in await self._consumer.take(room):
+                task = asyncio.get_running_loop().create_task(self._handle(entry))
+                self._held[task] = None
+                task.add_done_callback(self._let_go)
+
+    async def _join(self) -> bool:
+        while not self._stopping.is_set():
+            try:
+                if await self._unless_stopping(self._consumer.start()):
+                    self._joined = True
+                    self._set_state("connected")
+                    return True
+            except errors.GuerdonError as error:
+                log.warning("cannot join the queue, trying again", error=str(error))
+                await self._unless_stopping(asyncio.sleep(_RETRY_S))
+        return False
+
+    async def _look(self) -> None:
+        """Publish the queue's length, and notice when Redis goes away and comes back."""
+
+        async def look() -> None:
+            seen = await stats(self._url, self._queue_name)
+            for name, count in (("queued", seen.queued), ("pending", seen.pending), ("dead", seen.dead)):
+                self._metrics.queue_entries.labels(name).set(count)
+            self._metrics.queue_oldest_seconds.set(seen.oldest_ms / 1000)
+
+        while not self._stopping.is_set():
+            try:
+                if await self._unless_stopping(look()) and self._joined:
+                    self._set_state("connected")
+            except errors.GuerdonError as error:
+                log.warning("the queue cannot be reached", error=str(error))
+                self._set_state("connecting")
+            await self._unless_stopping(asyncio.sleep(_LOOK_EVERY_S))
+
+    async def _handle(self, entry: Entry) -> None:
+        try:
+            reply = await self._reply(entry)
+        except (asyncio.CancelledError, errors.Unavailable):
+            # Draining, and it has not started or takes too long: another worker will take it.
+            self._unstarted.append(entry)
+            return
+        try:
+            await self._consumer.complete(entry, reply)
+        except errors.GuerdonError as error:
+            log.error("a result could not be delivered; the entry will come again", error=str(error))
+
+    async def _reply(self, entry: Entry) -> Reply:
+        native, asked = self._natives.get(entry.op), self._asked.get(entry.op)
+        try:
+            if native is not None:
+                answer, status = await self._run(entry, native)
+            elif asked is not None:
+                answer, status = await asked(), Status.OK
+            else:
+                known = ", ".join([*self._natives, *self._asked])
+                raise errors.InvalidRequest(f"op: no such operation {entry.op!r}; known: {known}")
+            reply = Reply(entry.request_id, Status.OK, "", codec.encode(answer))
+        except errors.Unavailable:
+            raise
+        except errors.GuerdonError as error:
+            status, reply = error.status, Reply(entry.request_id, error.status, str(error), b"")
+        except Exception as error:
+            log.exception("entry failed", op=entry.op)
+            status, reason = Status.INTERNAL_ERROR, f"{type(error).__name__}: {error}"
+            reply = Reply(entry.request_id, status, reason, b"")
+        self._metrics.worker_entries.labels(status.value).inc()
+        return reply
+
+    async def _run(self, entry: Entry, native: Native[Any, Any]) -> tuple[Message, Status]:
+        """The answer to one entry; a request that is refused gets an answer that says so."""
+        try:
+            parsed = native.parse_proto(entry.body)
+            if native.name != "update" and len(parsed.samples) != 1:
+                raise errors.InvalidRequest(
+                    f"samples: a queue entry holds exactly one, not {len(parsed.samples)}"
+                )
+            submission = await native.begin(parsed, _seconds_left(entry), bounded=False)
+        except errors.InvalidRequest as error:
+            failure = Outcome[Any](Failure(error.status, str(error)))
+            answer = native.refused(self._dispatcher.service, entry.request_id, failure)
+            return answer, answer.status
+        task = asyncio.current_task()
+        assert task is not None
+        self._held[task] = submission
+        [answer] = await submission.all()
+        return answer, answer.status
+
+    def _let_go(self, task: asyncio.Task[None]) -> None:
+        del self._held[task]
+        self._room.set()
+
+    async def _info(self) -> Message:
+        return self._dispatcher.info()
+
+    def _set_state(self, state: QueueState) -> None:
+        self.state = state
+        self._metrics.worker_connected.set(state == "connected")
+
+    async def _unless_stopping(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether `work` came to its end before `stop` was called; it is cancelled otherwise."""
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not task.done():
+            task.cancel()
+            return False
+        task.result()
+        return True
+
+
+def _seconds_left(entry: Entry) -> float | None:
+    if entry.deadline_unix_ms is None:
+        return None
+    return max(0.0, entry.deadline_unix_ms / 1000 - time.time())
