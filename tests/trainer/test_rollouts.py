@@ -1,0 +1,213 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guerdon.errors import InvalidRequest, Unavailable
+from guerdon.types import GenerateSample, Sampling, Status
+from guerdon_trainer.config import RunConfig
+from guerdon_trainer.data import Question
+from guerdon_trainer.rollouts import Ask, Group, RolloutError, Rollouts
+from guerdon_trainer.service_stats import FailureBudgetExceeded, ServiceStats
+
+Make = Callable[..., RunConfig]
+RIGHT, WRONG = "1", "+"
+
+
+def _asks(count: int = 1000, version: int = 0) -> Iterator[Ask]:
+    for position in range(count):
+        question = Question(id=f"q{position}", prompt="1+2=", references=["3"], metadata=None, code=None)
+        yield Ask(position, question, Sampling(n=4, seed=position), version)
+
+
+def _mixed(sample: GenerateSample) -> list[str]:
+    """Every third prompt is answered uniformly: its group has nothing to teach."""
+    return [RIGHT] * 4 if int(sample.id or 0) % 3 == 0 else [RIGHT, WRONG, RIGHT, WRONG]
+
+
+def _is_mixed(group: Group) -> bool:
+    return len({response.reward for response in group.responses if response.reward is not None}) > 1
+
+
+@pytest.fixture
+def services(make_services: Any, tmp_path: Path) -> Any:
+    return make_services(tmp_path, _mixed)
+
+
+@pytest.fixture
+def stats() -> ServiceStats:
+    return ServiceStats()
+
+
+def test_the_batch_is_the_first_prompts_that_pass_whatever_finishes_first(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    with Rollouts(services.clients, make_config(), stats) as rollouts:
+        for _ in range(5):
+            groups = list(rollouts.groups(_asks(), 20, _is_mixed))
+            assert sorted(group.position for group in groups) == [n for n in range(30) if n % 3][:20]
+    assert services.rollout.closed
+
+
+def test_no_more_prompts_are_asked_than_the_batch_needs(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    asks = _asks()
+    with Rollouts(services.clients, make_config(), stats) as rollouts:
+        list(rollouts.groups(asks, 20, _is_mixed))
+    assert next(asks).position == 30
+
+
+def test_rewards_are_weighted_and_the_first_is_the_outcome(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    config = make_config("rewards.0.weight=0.25")
+    with Rollouts(services.clients, config, stats) as rollouts:
+        group = next(iter(rollouts.groups(_asks(), 1, _is_mixed)))
+    assert [response.outcome for response in group.responses] == [1, 0, 1, 0]
+    assert [response.reward for response in group.responses] == [0.25, 0, 0.25, 0]
+
+
+@pytest.mark.parametrize("fault", [Status.TIMEOUT, Status.OVERLOADED, Unavailable("starting")])
+def test_a_passing_failure_costs_nothing_but_time(
+    services: Any, make_config: Make, stats: ServiceStats, fault: Any
+) -> None:
+    services.math.faults.extend([fault] * 2)
+    services.rollout.faults.append(fault)
+    with Rollouts(services.clients, make_config(), stats) as rollouts:
+        groups = rollouts.all_groups(list(_asks(3)))
+    assert all(response.reward is not None for group in groups for response in group.responses)
+    counts = stats.to_dict()
+    assert counts["math"]["final"] == {"ok": 12}
+    assert sum(counts["math"]["retried"].values()) == 8
+    assert sum(counts["rollout"]["retried"].values()) == 1
+    # The repetition asks for the same samples: one seed per prompt.
+    assert sorted(services.rollout.seeds) == [0, 1, 2]
+
+
+def test_a_lasting_failure_is_no_reward_and_never_zero(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    services.math.always = Status.TIMEOUT
+    with Rollouts(services.clients, make_config("failures.window=100"), stats) as rollouts:
+        groups = rollouts.all_groups(list(_asks(2)))
+    responses = [response for group in groups for response in group.responses]
+    assert [response.reward for response in responses] == [None] * 8
+    assert [response.results["math"].status for response in responses] == [Status.TIMEOUT] * 8
+    assert stats.failures() == {"math": {"timeout": 8}, "rollout": {}}
+
+
+def test_invalid_input_is_not_tried_again(services: Any, make_config: Make, stats: ServiceStats) -> None:
+    services.math.always = Status.INVALID_INPUT
+    with Rollouts(services.clients, make_config("failures.window=100"), stats) as rollouts:
+        rollouts.all_groups(list(_asks(2)))
+    assert services.math.calls == 2
+
+
+def test_a_wrong_request_ends_the_run(services: Any, make_config: Make, stats: ServiceStats) -> None:
+    services.math.always = InvalidRequest("options.extraction: no such method")
+    with (
+        Rollouts(services.clients, make_config(), stats) as rollouts,
+        pytest.raises(InvalidRequest, match="extraction"),
+    ):
+        rollouts.all_groups(list(_asks(2)))
+
+
+def test_too_many_failures_end_the_run_and_say_which(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    services.math.always = Status.INTERNAL_ERROR
+    config = make_config("failures.window=8", "failures.max_fraction=0.5")
+    with (
+        Rollouts(services.clients, config, stats) as rollouts,
+        pytest.raises(
+            FailureBudgetExceeded, match=r"8 of the last 8 responses.*math: .* internal_error .*as told"
+        ),
+    ):
+        rollouts.all_groups(list(_asks(6)))
+
+
+def test_a_filter_that_nothing_passes_ends_at_the_refill_budget(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    with (
+        Rollouts(services.clients, make_config("rollout.refill_budget=3"), stats) as rollouts,
+        pytest.raises(RolloutError, match="only 0 of 12 groups passed the filter, and the batch needs 4"),
+    ):
+        list(rollouts.groups(_asks(), 4, lambda group: False))
+
+
+@pytest.mark.parametrize("served", [4, 6])
+def test_rollouts_of_another_policy_are_refused(
+    services: Any, make_config: Make, stats: ServiceStats, served: int
+) -> None:
+    services.rollout.version_served = served
+    with Rollouts(services.clients, make_config("failures.window=100"), stats) as rollouts:
+        groups = rollouts.all_groups(list(_asks(1, version=5)))
+    assert groups[0].responses == []
+    assert f"sampled by policy versions [{served}]" in stats.to_dict()["rollout"]["last_failure"]
+
+
+def test_older_rollouts_pass_within_the_allowed_age(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    services.rollout.version_served = 4
+    with Rollouts(services.clients, make_config("rollout.max_policy_age=1"), stats) as rollouts:
+        groups = rollouts.all_groups(list(_asks(1, version=5)))
+    assert groups[0].policy_age == 1
+
+
+def _groups(rollouts: Rollouts) -> list[Group]:
+    return list(rollouts.groups(_asks(), 4, _is_mixed))
+
+
+def test_process_rewards_are_one_request_repeated_under_its_id(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    services.process_reward.faults.extend([Status.UNAVAILABLE, Unavailable("killed"), Status.TIMEOUT])
+    with Rollouts(services.clients, make_config(), stats) as rollouts:
+        process = rollouts.process_rewards(_groups(rollouts), request_id="run.0.1", base_version=0)
+    assert {request.request_id for request in services.process_reward.requests} == {"run.0.1"}
+    assert len(services.process_reward.requests) == 3
+    assert process.version == services.process_reward.version == 1
+    assert len(process.tokens) == 16
+    assert [sample.outcome for sample in services.process_reward.requests[-1].samples[:4]] == [1, 0, 1, 0]
+
+
+def test_a_prm_that_stays_away_ends_the_run_at_the_time_limit(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    services.process_reward.always = Unavailable("nobody there")
+    config = make_config("process_reward.time_limit_s=0.2", "failures.pause_s=0.05")
+    with (
+        Rollouts(services.clients, config, stats) as rollouts,
+        pytest.raises(RolloutError, match=r"process_reward did not answer an update for 0.2 s: nobody there"),
+    ):
+        rollouts.process_rewards(_groups(rollouts), request_id="r", base_version=0)
+
+
+def test_a_refused_update_says_why(services: Any, make_config: Make, stats: ServiceStats) -> None:
+    services.process_reward.always = Status.INVALID_INPUT
+    with (
+        Rollouts(services.clients, make_config(), stats) as rollouts,
+        pytest.raises(RolloutError, match="process_reward refused an update: invalid_input: as told"),
+    ):
+        rollouts.process_rewards(_groups(rollouts), request_id="r", base_version=0)
+
+
+def test_token_rewards_of_other_tokens_are_an_error(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    services.process_reward.shift_token_ids = 1
+    with (
+        Rollouts(services.clients, make_config(), stats) as rollouts,
+        pytest.raises(RolloutError, match="belong to other tokens than were sampled"),
+    ):
+        rollouts.process_rewards(_groups(rollouts), request_id="r", base_version=0)
+
+
+def test_a_frozen_prm_only_scores(services: Any, make_config: Make, stats: ServiceStats) -> None:
+    with Rollouts(services.clients, make_config("process_reward.order=none"), stats) as rollouts:
+        process = rollouts.process_rewards(_groups(rollouts), request_id="r", base_version=3)
+    assert (len(process.tokens), process.version, services.process_reward.requests) == (16, 3, [])

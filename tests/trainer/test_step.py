@@ -1,0 +1,141 @@
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from guerdon_trainer.batch import Batch, make_batch
+from guerdon_trainer.config import RunConfig
+from guerdon_trainer.prepare import TinyPolicy
+from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
+from guerdon_trainer.rollouts import Group, ProcessRewards
+from guerdon_trainer.step import Learner, advantages_of, make_learner, optimise
+
+Make = Callable[..., RunConfig]
+LOSSES = (
+    ("loss={name: gspo}", "advantage={name: grpo}"),
+    ("loss={name: gspo_token}", "advantage={name: rloo}"),
+    ("loss={name: ppo_clip, aggregation: token-mean}", "advantage={name: grpo, scale: none}"),
+    ("loss={name: ppo_clip, aggregation: seq-mean-token-mean, dual_clip: 3}", "advantage={name: rloo}"),
+)
+#: `RECIPE` without its process reward.
+PLAIN = ("rewards=[{service: math}]", "process_reward=null")
+
+
+@pytest.fixture
+def batch(make_group: Callable[..., Group]) -> Batch:
+    groups = [
+        make_group(0, {"1": 1.0, "12345": 0.0, "12": 0.5, "": 0.0}),
+        make_group(1, {"+3": 1.0, "4444": 0.0, "7;": None}, prompt="1+2+3+4="),
+    ]
+    return make_batch(groups, None)
+
+
+def _learner(config: RunConfig, *, initial: bool = False) -> Learner:
+    def model() -> torch.nn.Module:
+        return build_model(TinyPolicy(hidden_size=16, layers=1, heads=2), build_tokenizer(), seed=1).eval()
+
+    return make_learner(model(), model() if initial else None, config.optimizer)  # pyright: ignore[reportArgumentType]
+
+
+def _gradient(config: RunConfig, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    """The gradient of one step, read off a plain SGD step of rate 1."""
+    learner = _learner(config)
+    before = torch.nn.utils.parameters_to_vector(learner.model.parameters()).detach().clone()
+    sgd = torch.optim.SGD(learner.model.parameters(), lr=1.0)
+    learner = Learner(learner.model, sgd, torch.optim.lr_scheduler.LambdaLR(sgd, lambda _: 1.0), None)
+    metrics = optimise(learner, batch, advantages_of(config, batch), config, 1)
+    return before - torch.nn.utils.parameters_to_vector(learner.model.parameters()).detach(), metrics
+
+
+@pytest.mark.parametrize("overrides", LOSSES)
+def test_micro_batches_of_any_size_give_the_same_step(
+    make_config: Make, batch: Batch, overrides: tuple[str, str]
+) -> None:
+    results = [
+        _gradient(make_config(*PLAIN, *overrides, f"optimizer.micro_batch_tokens={tokens}"), batch)
+        for tokens in (10_000, 25, 1)
+    ]
+    whole, metrics = results[0]
+    assert float(whole.norm()) > 1e-4
+    for gradient, other in results[1:]:
+        torch.testing.assert_close(gradient, whole, atol=1e-6, rtol=1e-4)
+        assert other == pytest.approx(metrics, abs=1e-5)
+
+
+@pytest.mark.parametrize("overrides", LOSSES)
+def test_a_response_without_reward_changes_nothing(
+    make_config: Make, make_group: Callable[..., Group], overrides: tuple[str, str]
+) -> None:
+    config = make_config(*PLAIN, *overrides)
+    rewarded = {"1": 1.0, "12345": 0.0, "12": 1.0}
+    without = _gradient(config, make_batch([make_group(0, rewarded)], None))[0]
+    with_one = _gradient(config, make_batch([make_group(0, {**rewarded, "7777777": None})], None))[0]
+    torch.testing.assert_close(with_one, without, atol=1e-7, rtol=0)
+
+
+def test_the_loss_falls_for_what_was_rewarded(make_config: Make, batch: Batch) -> None:
+    config = make_config(*PLAIN, *LOSSES[0], "optimizer.warmup_steps=0")
+    learner = _learner(config)
+    from guerdon_trainer.model import all_logprobs
+
+    before = all_logprobs(learner.model, batch, 1.0, 10_000)
+    for step in range(20):
+        optimise(learner, batch, advantages_of(config, batch), config, step)
+    change_BT = all_logprobs(learner.model, batch, 1.0, 10_000) - before
+    assert float(change_BT[0].sum()) > 0  # the right one of group 0
+    assert float(change_BT[1].sum()) < 0  # the wrong one
+
+
+def test_process_rewards_reach_single_tokens(make_config: Make, make_group: Callable[..., Group]) -> None:
+    groups = [make_group(0, {"12": 1.0, "34": 0.0, "56": None})]
+    process = ProcessRewards({"0/0": [0.3, -0.1], "0/1": [0.0, 0.2]}, 1, {})
+    config = make_config("advantage.whiten=false")
+    advantages_BT = advantages_of(config, make_batch(groups, process))
+    # Process: returns-to-go of r_t minus the other response's mean; outcome: leave-one-out, +1 and -1.
+    expected = torch.tensor([[0.2 - 0.1 * 2 + 1, -0.1 - 0.1 + 1], [0.2 - 0.1 * 2 - 1, 0.2 - 0.1 - 1], [0, 0]])
+    torch.testing.assert_close(advantages_BT, expected)
+
+
+def test_the_learning_rate_warms_up_over_optimiser_steps(make_config: Make, batch: Batch) -> None:
+    config = make_config(*PLAIN, *LOSSES[0], "optimizer.lr=0.01", "optimizer.warmup_steps=4")
+    learner = _learner(config)
+    rates = [optimise(learner, batch, advantages_of(config, batch), config, step)["lr"] for step in range(6)]
+    assert rates == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01, 0.01])
+
+
+def test_mini_batches_are_off_policy_after_the_first(make_config: Make, batch: Batch) -> None:
+    one = make_config(*PLAIN, *LOSSES[0])
+    learner = _learner(one, initial=True)
+    metrics = optimise(learner, batch, advantages_of(one, batch), one, 1)
+    assert (metrics["kl_old"], metrics["clip_fraction"], metrics["ratio_mean"]) == (0.0, 0.0, 1.0)
+    assert metrics["kl_initial"] == pytest.approx(0.0, abs=1e-6)
+    three = make_config(
+        *PLAIN, *LOSSES[0], "optimizer.mini_batches=3", "optimizer.lr=0.05", "optimizer.warmup_steps=0"
+    )
+    learner = _learner(three, initial=True)
+    metrics = optimise(learner, batch, advantages_of(three, batch), three, 1)
+    assert metrics["kl_old"] > 0
+    assert metrics["ratio_mean"] != 1.0
+    assert metrics["kl_initial"] > 0
+
+
+def test_metrics_say_what_happened(make_config: Make, batch: Batch) -> None:
+    config = make_config(*PLAIN, *LOSSES[0])
+    metrics = optimise(_learner(config), batch, advantages_of(config, batch), config, 1)
+    assert set(metrics) == {
+        "loss", "ratio_mean", "clip_fraction", "entropy", "kl_old", "engine_mismatch", "engine_mismatch_max",
+        "grad_norm", "lr",
+    }  # fmt: skip
+    assert all(math.isfinite(value) for value in metrics.values())
+    # 17 symbols, hardly trained: close to uniform, and the fake engine claims -0.5 nats for each.
+    assert metrics["entropy"] == pytest.approx(math.log(17), abs=0.1)
+    assert metrics["engine_mismatch"] == pytest.approx(math.log(17) - 0.5, abs=0.2)
+
+
+def test_a_batch_without_any_reward_is_an_error(make_config: Make, make_group: Callable[..., Group]) -> None:
+    config = make_config(*PLAIN, *LOSSES[0])
+    batch = make_batch([make_group(0, {"1": None, "2": None})], None)
+    with pytest.raises(ValueError, match="no response of the batch has a reward"):
+        optimise(_learner(config), batch, advantages_of(config, batch), config, 1)

@@ -1,0 +1,176 @@
+"""Checkpoints from which a run goes on exactly, and the files of a run folder.
+
+    RUN/
+      config.yaml             the whole configuration
+      policy/                 the initial policy, a Hugging Face model folder
+      weights/policy/         the versions this run published (see guerdon.weights)
+      checkpoints/step-000010/{learner.pt, state.json}
+      metrics.jsonl evaluations.jsonl rollouts.jsonl tensorboard/ services.json finished.json report.html
+
+A checkpoint is written under a temporary name and renamed: it is whole or it is not there.
+"""
+
+import json
+import os
+import shutil
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from guerdon_trainer.step import Learner
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a run stands. With the recipe it decides everything that follows.
+
+    `attempt` counts how often the run was started: with it a repeated step is a new update to the PRM, which returns
+    to `prm_version` first.
+    """
+
+    run_id: str
+    step: int = 0
+    attempt: int = 0
+    policy_version: int = 0
+    prm_version: int = 0
+    position: int = 0
+    responses: int = 0
+    tokens: int = 0
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Names of the files of a run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def policy(self) -> Path:
+        return self.path / "policy"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights" / "policy"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        return self.path / "rollouts.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def services(self) -> Path:
+        return self.path / "services.json"
+
+    @property
+    def finished(self) -> Path:
+        return self.path / "finished.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was found; `restore` puts its tensors in place."""
+
+    path: Path
+    state: RunState
+    services: dict[str, Any] = field(default_factory=dict)
+
+    def restore(self, learner: Learner) -> None:
+        """Load weights, optimiser, schedule and generator states."""
+        device = next(learner.model.parameters()).device
+        saved = torch.load(self.path / "learner.pt", map_location="cpu", weights_only=True)
+        learner.model.load_state_dict(saved["model"])
+        learner.optimizer.load_state_dict(saved["optimizer"])
+        learner.schedule.load_state_dict(saved["schedule"])
+        torch.set_rng_state(saved["torch_rng"])
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(saved["cuda_rng"], device)
+
+
+def save(
+    folder: Path, learner: Learner, state: RunState, services: dict[str, Any], *, keep_last: int
+) -> Path:
+    """Write the checkpoint of `state.step` and remove all but the `keep_last` newest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".tmp-{uuid.uuid4().hex}"
+    temporary.mkdir()
+    device = next(learner.model.parameters()).device
+    tensors = {
+        "model": learner.model.state_dict(),
+        "optimizer": learner.optimizer.state_dict(),
+        "schedule": learner.schedule.state_dict(),
+        "torch_rng": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        tensors["cuda_rng"] = torch.cuda.get_rng_state(device)
+    torch.save(tensors, temporary / "learner.pt")
+    (temporary / "state.json").write_text(json.dumps({"state": asdict(state), "services": services}))
+    for file in temporary.iterdir():
+        _sync(file)
+    final = folder / f"step-{state.step:06d}"
+    if final.exists():
+        shutil.rmtree(final)
+    os.rename(temporary, final)
+    _sync(folder)
+    for old in _paths(folder)[:-keep_last]:
+        shutil.rmtree(old)
+    return final
+
+
+def latest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint, if there is one."""
+    paths = _paths(folder)
+    if not paths:
+        return None
+    saved = json.loads((paths[-1] / "state.json").read_text())
+    return Checkpoint(paths[-1], RunState(**saved["state"]), saved["services"])
+
+
+def cut_after(path: Path, step: int) -> None:
+    """Remove the lines of a JSONL file that later steps wrote: they will be written again."""
+    if not path.exists():
+        return
+    # A line that was being written when the process died has no newline and is dropped.
+    complete = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    kept = "".join(line for line in complete if json.loads(line)["step"] <= step)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(kept)
+    os.replace(temporary, path)
+
+
+def _paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*")) if folder.is_dir() else []
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""`guerdon prepare`, `guerdon train` and `guerdon run`. Heavy imports wait until a command runs."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from guerdon_trainer.checkpoint import RunFolder
+    from guerdon_trainer.config import RunConfig
+
+Recipe = Annotated[
+    str, typer.Argument(help="Name of a recipe (quickstart, smollm2 ...) or path of a YAML file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value with dotted keys, for example seed=1 loss.clip_high=5e-4."),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Remove the run folder and start over.")]
+Redis = Annotated[
+    str,
+    typer.Option("--redis", envvar="GUERDON_REDIS_URL", help="Redis URL that the services take work from."),
+]
+
+#: Exit status after an interrupt, as shells have it.
+_INTERRUPTED = 130
+
+
+def prepare(recipe: Recipe, overrides: Overrides = None, fresh: Fresh = False) -> None:
+    """Prepare a recipe's initial policy in its run folder, and stop there."""
+    config, folder, _ = _open(recipe, overrides, fresh)
+    from guerdon_trainer.launch import ensure_policy
+
+    typer.echo(f"the initial policy lies in {ensure_policy(config, folder, typer.echo)}")
+
+
+def train(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    redis: Redis = "redis://127.0.0.1:6379/0",
+    fresh: Fresh = False,
+) -> None:
+    """Train with services that run already and take work from the Redis at --redis.
+
+    Rollout and process reward services must follow the weights folders that the recipe names.
+    """
+    config, folder, finished = _open(recipe, overrides, fresh)
+    from guerdon_trainer.launch import ensure_policy, finish
+    from guerdon_trainer.live import LiveView
+    from guerdon_trainer.rollouts import connect
+    from guerdon_trainer.train import Run
+
+    if not finished:
+        with _stoppable(folder), LiveView(folder.path.name, config.training.steps) as view:
+            ensure_policy(config, folder, view.message)
+            finish(Run(config, view), connect(config, redis), view)
+    _conclude(folder, finished)
+
+
+def run(recipe: Recipe, overrides: Overrides = None, fresh: Fresh = False) -> None:
+    """Start Redis and every service of a recipe, train, evaluate, and write a report.
+
+    The same command goes on from the last checkpoint when it was interrupted.
+    """
+    config, folder, finished = _open(recipe, overrides, fresh)
+    from guerdon_trainer.launch import run_with_services
+    from guerdon_trainer.live import LiveView
+
+    if not finished:
+        with _stoppable(folder), LiveView(folder.path.name, config.training.steps) as view:
+            run_with_services(config, folder, view)
+    _conclude(folder, finished)
+
+
+def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunConfig, RunFolder, bool]":
+    """Read the recipe and open the run folder; mistakes end the command with one sentence."""
+    from guerdon_trainer.config import load_recipe
+    from guerdon_trainer.config_errors import RecipeError
+    from guerdon_trainer.launch import ConfigChanged, is_finished, open_folder
+
+    words = list(overrides or [])
+    if "fresh=true" in words:
+        words.remove("fresh=true")
+        fresh = True
+    try:
+        config = load_recipe(recipe, words)
+        folder = open_folder(config, fresh=fresh)
+    except (RecipeError, ConfigChanged) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    return config, folder, is_finished(config, folder)
+
+
+@contextmanager
+def _stoppable(folder: "RunFolder") -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the run in order; what cannot go on ends it with its sentence."""
+    from guerdon_trainer.launch import RUN_FAILURES
+
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stopped; the same command goes on from the last checkpoint in {folder.checkpoints}", err=True
+        )
+        raise typer.Exit(_INTERRUPTED) from None
+    except RUN_FAILURES as error:
+        typer.echo(f"error: {error}\nLogs of the services: {folder.path / 'logs'}", err=True)
+        raise typer.Exit(1) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _conclude(folder: "RunFolder", finished_before: bool) -> None:
+    from guerdon_trainer.conclusion import print_conclusion
+
+    if finished_before:
+        typer.echo("this run is finished already; --fresh starts over, a larger training.steps goes on")
+    print_conclusion(folder)

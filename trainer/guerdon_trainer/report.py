@@ -1,0 +1,167 @@
+"""The report of a run: one HTML file that needs nothing else."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from guerdon_trainer import plots
+from guerdon_trainer.checkpoint import RunFolder
+from guerdon_trainer.record import read_lines
+
+#: Curves in the order of the page: section, then (metric, label).
+_CURVES: dict[str, list[tuple[str, str]]] = {
+    "Learning": [
+        ("accuracy", "accuracy of sampled responses"),
+        ("reward", "reward"),
+        ("process_reward", "process reward per response"),
+        ("prm/accuracy", "accuracy of the PRM on the batch"),
+        ("prm/loss", "loss of the PRM"),
+        ("entropy", "entropy, nats per token"),
+        ("response_length", "response length, tokens"),
+        ("truncated", "truncated responses, share"),
+    ],
+    "Optimisation": [
+        ("loss", "loss"),
+        ("clip_fraction", "clip fraction"),
+        ("grad_norm", "gradient norm"),
+        ("lr", "learning rate"),
+        ("kl_initial", "KL to the initial policy, nats per token"),
+        ("kl_old", "KL to the sampling policy, nats per token"),
+        ("ratio_mean", "importance ratio, mean"),
+        ("engine_mismatch", "engine against trainer, |log-prob difference|, nats"),
+    ],
+    "Data and services": [
+        ("tokens_per_s", "response tokens per second"),
+        ("groups_filtered", "groups filtered out"),
+        ("unrewarded", "responses without reward"),
+        ("policy_age", "age of the sampling policy, versions"),
+    ],
+}
+
+#: Parts of a step's time, as they are stacked.
+_TIMES = {
+    "wait_rollouts_s": "rollouts",
+    "wait_rewards_s": "rewards",
+    "wait_process_s": "process rewards",
+    "learn_s": "learning",
+    "publish_s": "publishing",
+}
+
+#: Steps whose rollouts are shown, spread over the run.
+_ROLLOUTS_SHOWN = 5
+
+
+def write_report(folder: RunFolder) -> Path:
+    """Render `report.html` from the files of the run folder."""
+    rows = read_lines(folder.metrics)
+    evaluations = read_lines(folder.evaluations)
+    services = json.loads(folder.services.read_text()) if folder.services.exists() else {}
+    environment = Environment(
+        loader=PackageLoader("guerdon_trainer"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    page = environment.get_template("report.html.j2").render(
+        name=folder.path.name,
+        rows=rows,
+        first=evaluations[0] if evaluations else None,
+        last=evaluations[-1] if evaluations else None,
+        evaluations=evaluations,
+        sections=_sections(rows, evaluations),
+        services=_service_table(services),
+        statuses=_statuses(services),
+        rollouts=_spread(read_lines(folder.rollouts), _ROLLOUTS_SHOWN),
+        config=folder.config.read_text(),
+        facts=_facts(rows, services),
+    )
+    folder.report.write_text(page)
+    return folder.report
+
+
+def _sections(
+    rows: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]]
+) -> dict[str, list[tuple[str, str]]]:
+    sections = {
+        title: [(label, _curve(name, label, rows, evaluations)) for name, label in curves if _has(rows, name)]
+        for title, curves in _CURVES.items()
+    }
+    if rows:
+        sections["Data and services"].insert(0, ("seconds per step", _times(rows)))
+    named = {name for curves in _CURVES.values() for name, _ in curves} | {"step"}
+    others = sorted({name for row in rows for name in row if _is_number(row[name])} - named)
+    sections["Everything else"] = [(name, _curve(name, name, rows, [])) for name in others]
+    return {title: curves for title, curves in sections.items() if curves}
+
+
+def _curve(
+    name: str, label: str, rows: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]]
+) -> str:
+    steps = [row["step"] for row in rows if _is_number(row.get(name))]
+    values = [row[name] for row in rows if _is_number(row.get(name))]
+    marks = None
+    if name in ("accuracy", "reward"):
+        held_out = [row for row in evaluations if row[name] is not None]
+        marks = ([row["step"] for row in held_out], [row[name] for row in held_out])
+    return plots.curve(label, (steps, values), marks=marks, marks_label="held out, greedy")
+
+
+def _times(rows: Sequence[dict[str, Any]]) -> str:
+    parts = {
+        label: [row.get(name, 0.0) for row in rows] for name, label in _TIMES.items() if _has(rows, name)
+    }
+    parts["other"] = [
+        max(0.0, row["seconds"] - sum(series[index] for series in parts.values()))
+        for index, row in enumerate(rows)
+    ]
+    return plots.stack("seconds per step", [row["step"] for row in rows], parts)
+
+
+def _has(rows: Sequence[dict[str, Any]], name: str) -> bool:
+    return any(_is_number(row.get(name)) for row in rows)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _statuses(services: dict[str, Any]) -> list[str]:
+    seen = {
+        status
+        for counts in services.get("services", {}).values()
+        for status in (*counts["final"], *counts["retried"])
+    }
+    return sorted(seen, key=lambda status: (status != "ok", status))
+
+
+def _service_table(services: dict[str, Any]) -> list[dict[str, Any]]:
+    restarts = services.get("restarts", {})
+    answered = services.get("services", {})
+    nothing = {"final": {}, "retried": {}, "p50_ms": None, "p99_ms": None, "last_failure": ""}
+    return [
+        {"name": name, "restarts": restarts.get(name, 0), **answered.get(name, nothing)}
+        for name in sorted({*answered, *restarts})
+    ]
+
+
+def _facts(rows: Sequence[dict[str, Any]], services: dict[str, Any]) -> dict[str, str]:
+    totals: dict[str, str] = {"updates": str(len(rows))}
+    if rows:
+        seconds = sum(row["seconds"] for row in rows)
+        tokens = sum(row["tokens_per_s"] * row["seconds"] for row in rows)
+        totals["training time"] = f"{int(seconds // 60)} min {seconds % 60:.0f} s"
+        totals["tokens sampled"] = f"{tokens:,.0f}"
+        totals["responses without reward"] = f"{sum(row['unrewarded'] for row in rows):,}"
+    restarts = services.get("restarts", {})
+    totals["service restarts"] = str(sum(restarts.values()))
+    return totals
+
+
+def _spread(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """`count` of the training rows from first to last, and the last evaluation's."""
+    training = [row for row in rows if row["kind"] == "training"]
+    if len(training) > count:
+        training = [training[round(place * (len(training) - 1) / (count - 1))] for place in range(count)]
+    evaluation = [row for row in rows if row["kind"] == "evaluation"]
+    last = evaluation[-1]["step"] if evaluation else None
+    return training + [row for row in evaluation if row["step"] == last]

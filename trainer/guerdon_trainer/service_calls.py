@@ -1,0 +1,140 @@
+"""How calls to services run: on an event loop in a thread, repeated while that can help, and counted."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from guerdon.errors import ServiceFailure
+from guerdon.types import Status
+from guerdon_trainer.config import FailureConfig
+from guerdon_trainer.service_stats import ServiceStats
+
+#: Longest pause between two attempts, in seconds.
+_LONGEST_PAUSE_S = 10.0
+
+
+class Answer(Protocol):
+    """What results of every kind have in common."""
+
+    @property
+    def status(self) -> Status: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
+T = TypeVar("T")
+ItemT = TypeVar("ItemT")
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+class LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="services", daemon=True)
+        self._thread.start()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine; the caller's thread goes on."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine and wait for it; an interrupt of the waiting thread cancels it."""
+        future = self.start(coroutine)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def close(self, last: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Cancel every task, run the `last` coroutines and end the thread."""
+        self.run(_cancel_others())
+        for coroutine in last:
+            self.run(coroutine)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class ServiceCalls:
+    """Repeats calls as the recipe's section `failures` says, and counts every answer."""
+
+    def __init__(self, config: FailureConfig, stats: ServiceStats) -> None:
+        self._config = config
+        self._stats = stats
+
+    async def each(
+        self,
+        service: str,
+        items: Sequence[ItemT],
+        call: Callable[[list[ItemT]], Awaitable[list[AnswerT]]],
+        failure: Callable[[ItemT, Status, str], AnswerT],
+    ) -> list[AnswerT]:
+        """Call with all items, then with those that failed retryably; one answer per item, in order.
+
+        A call that fails as a whole gives each of its items the answer `failure(item, status, reason)`.
+        """
+        answers: dict[int, AnswerT] = {}
+        remaining = list(range(len(items)))
+        for attempt in range(self._config.attempts):
+            if attempt:
+                await asyncio.sleep(self._pause_s(attempt))
+            batch = [items[index] for index in remaining]
+            started = time.monotonic()
+            try:
+                results = await call(batch)
+            except ServiceFailure as error:
+                results = [failure(item, error.status, str(error)) for item in batch]
+            self._stats.round_trip(service, time.monotonic() - started)
+            answers.update(zip(remaining, results, strict=True))
+            remaining = [index for index in remaining if answers[index].status.retryable]
+            if not remaining:
+                break
+            if attempt + 1 < self._config.attempts:
+                for index in remaining:
+                    self._stats.retried(service, answers[index].status, answers[index].reason)
+        for answer in answers.values():
+            self._stats.answered(service, answer.status, answer.reason)
+        return [answers[index] for index in range(len(items))]
+
+    async def until(
+        self, service: str, time_limit_s: float, call: Callable[[], Awaitable[AnswerT]]
+    ) -> AnswerT:
+        """Call until an answer is not retryable or the time limit is over.
+
+        Raises:
+            ServiceFailure: the service could still not be reached when the time was over.
+        """
+        deadline = time.monotonic() + time_limit_s
+        attempt = 0
+        while True:
+            attempt += 1
+            started = time.monotonic()
+            over = started + self._pause_s(attempt) > deadline
+            try:
+                answer = await call()
+            except ServiceFailure as error:
+                self._stats.retried(service, error.status, str(error))
+                if over:
+                    raise
+            else:
+                self._stats.round_trip(service, time.monotonic() - started)
+                if not answer.status.retryable or over:
+                    return answer
+                self._stats.retried(service, answer.status, answer.reason)
+            await asyncio.sleep(self._pause_s(attempt))
+
+    def _pause_s(self, attempt: int) -> float:
+        return min(self._config.pause_s * 2 ** (attempt - 1), _LONGEST_PAUSE_S)

@@ -1,0 +1,201 @@
+"""The training loop: rollouts and rewards from services, one step of learning, weights back to services."""
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from guerdon_trainer import checkpoint
+from guerdon_trainer.batch import Batch, make_batch
+from guerdon_trainer.checkpoint import RunFolder, RunState
+from guerdon_trainer.collect import Collected, collect
+from guerdon_trainer.config import RunConfig
+from guerdon_trainer.data import load_questions
+from guerdon_trainer.evaluate import evaluate
+from guerdon_trainer.live import LiveView
+from guerdon_trainer.measures import step_row
+from guerdon_trainer.model import load_policy, load_tokenizer
+from guerdon_trainer.prompts import PromptStream
+from guerdon_trainer.record import Recorder
+from guerdon_trainer.rollouts import ProcessRewards, Rollouts, ServiceClient
+from guerdon_trainer.service_stats import ServiceStats
+from guerdon_trainer.step import advantages_of, make_learner, optimise
+from guerdon_trainer.weights import publish_policy
+
+
+def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> RunState:
+    """Train until the recipe's last step."""
+    with (
+        Rollouts(clients, run.config, run.stats) as rollouts,
+        Recorder(run.folder, run.state.step, view) as record,
+    ):
+        if run.is_new:
+            run.begin(rollouts, record)
+        while run.state.step < run.config.training.steps:
+            collected = run.collect(rollouts)
+            process = run.process_rewards(rollouts, collected)
+            batch = make_batch(collected.kept, process).to(run.device)
+            learned = run.learn(batch)
+            run.advance(collected, process)
+            run.publish()
+            record.step(run.row(collected, batch, process, learned))
+            record.rollouts(run.state.step, collected.kept, process)
+            run.evaluate_if_due(rollouts, record)
+            run.save_if_due()
+    return run.state
+
+
+class Run:
+    """The moving parts of a run: what learns, where it stands, and how long each part of a step took.
+
+    Opening one restores the last checkpoint, if there is one, and publishes its policy, which is what services need
+    to start. The run folder must hold the initial policy; `guerdon_trainer.launch` puts it there.
+    """
+
+    def __init__(self, config: RunConfig, view: LiveView) -> None:
+        self.config = config
+        self.folder = RunFolder(config.run_folder)
+        self.device = torch.device(config.training.device)
+        self._view = view
+        torch.set_num_threads(config.training.threads)
+        torch.manual_seed(config.seed)
+        self._prompts = PromptStream(load_questions(config.data), config.seed)
+        self._held_out = load_questions(config.eval_data)
+        model = load_policy(self.folder.policy, self.device)
+        initial = load_policy(self.folder.policy, self.device) if config.training.kl_to_initial else None
+        self._tokenizer = load_tokenizer(self.folder.policy)
+        self.learner = make_learner(model, initial, config.optimizer)
+        self.state, self.stats = self._resume()
+        self.is_new = self.state.attempt == 0
+        self._timer = Timer()
+        self.publish()
+
+    def _resume(self) -> tuple[RunState, ServiceStats]:
+        found = checkpoint.latest(self.folder.checkpoints)
+        if found is None:
+            return RunState(run_id=uuid.uuid4().hex[:12]), ServiceStats()
+        found.restore(self.learner)
+        self._view.message(f"resuming from {found.path}")
+        return replace(found.state, attempt=found.state.attempt + 1), ServiceStats(found.services)
+
+    def begin(self, rollouts: Rollouts, record: Recorder) -> None:
+        """Measure the initial policy and write the checkpoint that every resume can fall back on."""
+        self.state = replace(self.state, prm_version=rollouts.process_version())
+        self._evaluate(rollouts, record)
+        self._save()
+
+    def collect(self, rollouts: Rollouts) -> Collected:
+        """The groups of the next step."""
+        self._timer = Timer()
+        return collect(
+            rollouts,
+            self._prompts,
+            self.config,
+            step=self.state.step + 1,
+            position=self.state.position,
+            policy_version=self.state.policy_version,
+            view=self._view,
+        )
+
+    def process_rewards(self, rollouts: Rollouts, collected: Collected) -> ProcessRewards | None:
+        """Token rewards from the PRM, which also learns; None when the recipe has no process reward."""
+        if self.config.process is None:
+            return None
+        self._view.progress(f"step {self.state.step + 1}: process rewards")
+        with self._timer.of("wait_process_s"):
+            return rollouts.process_rewards(
+                collected.kept,
+                request_id=f"{self.state.run_id}.{self.state.attempt}.{self.state.step + 1}",
+                base_version=self.state.prm_version,
+            )
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """One step of learning; returns what to log of it."""
+        self._view.progress(f"step {self.state.step + 1}: learning")
+        with self._timer.of("learn_s"):
+            advantages = advantages_of(self.config, batch)
+            return optimise(self.learner, batch, advantages, self.config, self.state.step + 1)
+
+    def advance(self, collected: Collected, process: ProcessRewards | None) -> None:
+        """Move on to the next step."""
+        responses = [response for group in collected.seen for response in group.responses]
+        self.state = replace(
+            self.state,
+            step=self.state.step + 1,
+            policy_version=self.state.policy_version + 1,
+            prm_version=self.state.prm_version if process is None else process.version,
+            position=collected.next_position,
+            responses=self.state.responses + len(responses),
+            tokens=self.state.tokens + sum(len(response.rollout.token_ids) for response in responses),
+        )
+
+    def publish(self) -> None:
+        """Hand the current weights to the services."""
+        with self._timer.of("publish_s"):
+            publish_policy(
+                self.learner.model, self._tokenizer, self.folder.weights, self.state.policy_version
+            )
+
+    def row(
+        self, collected: Collected, batch: Batch, process: ProcessRewards | None, learned: dict[str, float]
+    ) -> dict[str, Any]:
+        """Everything that is logged of the step."""
+        times = self._timer.seconds | self.stats.take_waits()
+        self.state = replace(self.state, elapsed_s=self.state.elapsed_s + times["seconds"])
+        return step_row(self.state, collected, batch, process, learned, times, self.stats.failures())
+
+    def evaluate_if_due(self, rollouts: Rollouts, record: Recorder) -> None:
+        """Held-out accuracy every `eval_every` steps and after the last one."""
+        step, training = self.state.step, self.config.training
+        if step == training.steps or (training.eval_every and step % training.eval_every == 0):
+            self._evaluate(rollouts, record)
+
+    def save_if_due(self) -> None:
+        """A checkpoint every `checkpoint_every` steps and after the last one."""
+        step, training = self.state.step, self.config.training
+        if step == training.steps or step % training.checkpoint_every == 0:
+            self._save()
+
+    def _evaluate(self, rollouts: Rollouts, record: Recorder) -> None:
+        self._view.progress(f"evaluating {len(self._held_out)} held-out questions")
+        evaluation, groups = evaluate(
+            rollouts,
+            self._held_out,
+            self.config,
+            step=self.state.step,
+            policy_version=self.state.policy_version,
+        )
+        record.evaluation(evaluation, groups)
+
+    def _save(self) -> None:
+        checkpoint.save(
+            self.folder.checkpoints,
+            self.learner,
+            self.state,
+            self.stats.to_dict(latencies=True),
+            keep_last=self.config.training.keep_last,
+        )
+
+
+class Timer:
+    """Seconds since it was made, and seconds spent in named parts."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._parts: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        """Time what happens within."""
+        started = time.monotonic()
+        yield
+        self._parts[part] = self._parts.get(part, 0.0) + time.monotonic() - started
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The parts, and `seconds` for the whole."""
+        return {"seconds": time.monotonic() - self._started, **self._parts}
