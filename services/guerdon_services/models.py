@@ -3,6 +3,7 @@
 Everything is fp32: GSPO's clip range (3e-4) is below the spacing of bf16 log-probs.
 """
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,13 @@ import structlog
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from guerdon import weights
 from guerdon.types import ChatMessage, Prompt, Sample
@@ -57,8 +64,21 @@ def load(folder: Path, *, device: str = "cpu") -> LanguageModel:
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True),
     )
     cast(nn.Module, model).to(device).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return LanguageModel(model, tokenizer)
+    return LanguageModel(model, load_tokenizer(folder))
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a Hugging Face folder, as its files describe it.
+
+    AutoTokenizer goes by the model's architecture first: beside a Qwen2 it puts Qwen's own pre-tokeniser into
+    any tokenizer. One that names the generic class is taken as its tokenizer.json says.
+    """
+    configuration = folder / "tokenizer_config.json"
+    named = json.loads(configuration.read_text()).get("tokenizer_class") if configuration.is_file() else None
+    generic = named in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    return (PreTrainedTokenizerFast if generic else AutoTokenizer).from_pretrained(
+        folder, local_files_only=True
+    )
 
 
 def set_threads(threads: int) -> None:

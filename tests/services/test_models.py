@@ -44,6 +44,12 @@ def test_loads_in_fp32_and_evaluation_mode(tiny_llama: Path) -> None:
     assert loaded.context_length == 128
 
 
+def test_the_tokenizer_is_the_one_in_the_folder(tiny_qwen2: Path) -> None:
+    """AutoTokenizer would split ` 7` in two: it puts Qwen's pre-tokeniser into whatever lies beside a Qwen2."""
+    tokenizer = models.load(tiny_qwen2).tokenizer
+    assert tokenizer.tokenize("is 7") == ["i", "s", "Ġ7"]
+
+
 def test_a_plain_folder_is_version_0_until_something_is_published(tmp_path: Path, tiny_qwen2: Path) -> None:
     followed = FollowedModel(tiny_qwen2, tmp_path / "weights")
     assert followed.version == 0
