@@ -27,6 +27,7 @@ class Attempts(Generic[T]):
         self._attempt = attempt
         self._timeout_s = timeout_s
         self._retries = retries
+        self._previous: ServiceFailure | None = None
         self._ends = time.monotonic() + timeout_s
         # Short deadlines get short pauses, or they would never see a second attempt.
         self._max_pause_s = min(MAX_PAUSE_S, timeout_s / 10)
@@ -43,8 +44,18 @@ class Attempts(Generic[T]):
         )
         async for retry in retries:
             with retry:
-                return await self._attempt(max(0.0, self._ends - time.monotonic()))
+                return await self._once()
         raise AssertionError("stamina ends with a result or an exception")
+
+    async def _once(self) -> T:
+        try:
+            return await self._attempt(max(0.0, self._ends - time.monotonic()))
+        except ServiceFailure as error:
+            # The last attempt often just runs out of time; what failed before it says more.
+            if self._previous is not None:
+                error.add_note(f"the attempt before: {type(self._previous).__name__}: {self._previous}")
+            self._previous = error
+            raise
 
     def _worth_another(self, error: Exception) -> bool | float:
         """Whether to try again, or after how many seconds."""

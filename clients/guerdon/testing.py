@@ -140,10 +140,10 @@ class StubService:
         begun = time.perf_counter()
         try:
             scored = self.score(sample)
+            if not isinstance(scored, Result):
+                scored = Result(status=Status.OK, value=float(scored))
         except Exception as error:  # the user's function may raise anything
             scored = Result(status=Status.INTERNAL_ERROR, reason=f"{type(error).__name__}: {error}")
-        if not isinstance(scored, Result):
-            scored = Result(status=Status.OK, value=float(scored))
         return scored.model_copy(update={"id": sample.id, "scorer": "stub", "exec_ms": _ms_since(begun)})
 
     def generate_one(self, sample: GenerateSample, sampling: Sampling) -> GenerateResult:

@@ -2,22 +2,18 @@
 
 import asyncio
 import contextlib
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc.aio
 import pytest
 
 from guerdon import codec
-from guerdon.client import AsyncClient, Client
-from guerdon.errors import InternalError, InvalidRequest, Timeout, Unavailable
+from guerdon.client import AsyncClient
+from guerdon.errors import InvalidRequest, Timeout, Unavailable
 from guerdon.queue import Consumer, Reply
-from guerdon.testing import Failure, StubService
+from guerdon.testing import StubService
 from guerdon.types import (
     ChatMessage,
     GenerateRequest,
@@ -176,11 +172,6 @@ async def queue_door(stub: StubService, url: str) -> AsyncGenerator[str, None]:
         stopping.set()
         await worker
         await consumer.close()
-
-
-async def collect(stream: AsyncIterator[tuple[int, Result]], came: list[int]) -> None:
-    async for index, _ in stream:
-        came.append(index)
 
 
 Connect = Callable[..., AsyncClient]
@@ -348,130 +339,3 @@ async def test_a_service_that_cannot_be_reached(url: str) -> None:
 def test_an_unusable_url_is_refused_at_once(url: str, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         AsyncClient(url)
-
-
-# The blocking client ------------------------------------------------------------------------------------
-
-
-def test_the_blocking_client_does_what_the_other_does(stub: StubService) -> None:
-    with Client(stub.url) as client:
-        assert [result.value for result in client.score(SAMPLES)] == [1.0, 0.0, None, 1.0]
-        assert {index for index, _ in client.score_stream(SAMPLES)} == {0, 1, 2, 3}
-        prompts, sampling = [GenerateSample(prompt="a")], Sampling(n=2)
-        assert client.generate(prompts, sampling)[0].rollouts[1].response == "a!"
-        assert [index for index, _ in client.generate_stream(prompts, sampling)] == [0]
-        request = UpdateRequest(request_id="u", samples=[], order="before")
-        assert client.update(request) == learn(request)
-        assert client.versions().current == 1
-        assert client.info() == stub.info()
-        assert client.ping() > 0
-
-
-def test_a_blocking_stream_may_be_left_early(stub: StubService) -> None:
-    with Client(stub.url) as client:
-        for _ in client.score_stream(SAMPLES):
-            break
-        assert len(client.score(SAMPLES)) == 4
-
-
-def test_a_blocking_stream_raises_what_broke_it(stub: StubService) -> None:
-    stub.fail_next(Failure(drop_after_items=2))
-    came: list[int] = []
-    with Client(stub.url) as client:
-        with pytest.raises(Unavailable):
-            came.extend(index for index, _ in client.score_stream(SAMPLES))
-        assert came == [0, 1]
-        assert [index for index, _ in client.score_stream(SAMPLES)] == [0, 1, 2, 3]
-
-
-def test_threads_share_a_blocking_client(stub: StubService) -> None:
-    barrier = threading.Barrier(4)
-
-    def score(number: int) -> list[float | None]:
-        barrier.wait(HANG)
-        return [result.value for result in client.score([Sample(response=str(number))])]
-
-    with Client(stub.url) as client, ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(score, range(3, 7))) == [[0.0], [1.0], [0.0], [0.0]]
-
-
-def test_a_blocking_client_that_nobody_closed_does_not_keep_the_process(stub: StubService) -> None:
-    program = (
-        "from guerdon import Client, Sample\n"
-        f"client = Client({stub.url!r})\n"
-        "print(client.score([Sample(response='4')])[0].value)\n"
-    )
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG)
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout == "1.0\n"
-
-
-async def test_the_blocking_client_works_inside_a_running_loop(stub: StubService) -> None:
-    # Notebooks and some trainers call reward functions from one.
-    with Client(stub.url) as client:
-        assert client.score(SAMPLES)[0].value == 1.0
-
-
-# Answers that must not pass -----------------------------------------------------------------------------
-
-
-def lying(results: list[Result]) -> Failure:
-    return Failure(body=ScoreResponse(results=results).model_dump_json().encode())
-
-
-@pytest.mark.parametrize(
-    ("failure", "message"),
-    [
-        (lying([Result(status=Status.OK, value=1.0)]), "4 samples were answered by 1 results"),
-        (
-            lying([Result(id=f"s{i}", status=Status.OK, value=1.0) for i in (1, 0, 2, 3)]),
-            "sample 0 has id 's0'",
-        ),
-        (Failure(body=b"<html>hello</html>"), "the answer is no ScoreResponse"),
-        (Failure(body=b'{"results": [{"status": "ok"}]}'), "results.0"),
-        (Failure(body=b'{"results": [{"status": "timeout", "value": 0.0}]}'), "results.0"),
-        (Failure(body=b'{"results": [{"status": "ok", "value": NaN}]}'), "results.0.value"),
-        (Failure(body=b""), "the answer is no ScoreResponse"),
-    ],
-)
-async def test_an_answer_that_makes_no_sense_is_an_internal_error(
-    stub: StubService, failure: Failure, message: str
-) -> None:
-    stub.fail_next(failure)
-    async with AsyncClient(stub.url, retries=0) as client:
-        with pytest.raises(InternalError, match=message):
-            await client.score(SAMPLES)
-
-
-def line(index: int, id: str = "s0") -> bytes:
-    item = IndexedResult(index=index, result=Result(id=id, status=Status.OK, value=1.0))
-    return item.model_dump_json().encode() + b"\n"
-
-
-@pytest.mark.parametrize(
-    ("body", "message", "before"),
-    [
-        (line(0), "without 3 results", [0]),
-        (line(0) + line(0), "sample 0, which was not awaited", [0]),
-        (line(9), "sample 9, which was not awaited", []),
-        (line(-1), "sample -1, which was not awaited", []),
-        (line(1), "sample 1 has id 's1'", []),
-        (line(0) + b"garbage\n", "a line is no IndexedResult", [0]),
-        (line(0) + line(1, "s1")[:-20], "a line is no IndexedResult", [0]),
-        (b"", "without 4 results", []),
-        (
-            line(0) + b'{"problem": {"title": "broke", "status": 500, "detail": "it broke"}}\n',
-            "it broke",
-            [0],
-        ),
-    ],
-)
-async def test_a_stream_that_makes_no_sense_ends_in_an_internal_error(
-    stub: StubService, body: bytes, message: str, before: list[int]
-) -> None:
-    stub.fail_next(Failure(body=body))
-    came: list[int] = []
-    async with AsyncClient(stub.url, retries=0) as client:
-        with pytest.raises(InternalError, match=message):
-            await collect(client.score_stream(SAMPLES), came)
-    assert came == before

@@ -28,6 +28,11 @@ M = TypeVar("M", bound=Message)
 
 NDJSON = "application/x-ndjson"
 
+#: Tells the service when to give up on what is unfinished, in seconds; a service may ignore it.
+TIMEOUT_HEADER = "Guerdon-Timeout-S"
+#: The service gets this share of the time, so that what it did finish still gets back before the deadline.
+_SERVICE_SHARE = 0.95
+
 _OK = 200
 
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=5.0)
@@ -79,7 +84,7 @@ class HttpTransport:
         self, operation: Operation, request: Message | None, response: type[M], timeout_s: float
     ) -> M:
         """POST the request, or GET where there is none; see `Transport.call`."""
-        prepared = self._request(operation, request, accept="application/json")
+        prepared = self._request(operation, request, timeout_s, accept="application/json")
         async with Deadline(timeout_s, self._shown).enforced():
             with _mapped(self._shown):
                 answer = await self._client.send(prepared)
@@ -91,7 +96,7 @@ class HttpTransport:
         self, operation: Streamed, request: Message, item: type[M], timeout_s: float
     ) -> AsyncGenerator[M, None]:
         """POST the request and read one JSON object per line; see `Transport.stream`."""
-        prepared = self._request(operation, request, accept=NDJSON)
+        prepared = self._request(operation, request, timeout_s, accept=NDJSON)
         deadline = Deadline(timeout_s, self._shown)
         async with deadline.enforced():
             with _mapped(self._shown):
@@ -128,10 +133,13 @@ class HttpTransport:
         if rest.strip():
             yield rest
 
-    def _request(self, operation: Operation, request: Message | None, *, accept: str) -> httpx.Request:
+    def _request(
+        self, operation: Operation, request: Message | None, timeout_s: float, *, accept: str
+    ) -> httpx.Request:
         url, headers = f"{self._url}/v1/{operation}", {"Accept": accept}
         if request is None:
             return self._client.build_request("GET", url, headers=headers)
+        headers[TIMEOUT_HEADER] = f"{_SERVICE_SHARE * timeout_s:.3f}"
         try:
             # What was not given stays away, but `expected: null` that was given arrives.
             body = request.model_dump_json(exclude_unset=True)

@@ -1,0 +1,129 @@
+"""The client over a real Redis queue: what the queue says of an entry, garbage, a full queue, no workers."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from guerdon import codec, errors
+from guerdon.client import AsyncClient
+from guerdon.queue import Consumer, Entry, Producer, Reply
+from guerdon.transports.queue import QueueTransport
+from guerdon.types import Result, Sample, Status
+
+SAMPLES = [Sample(id=f"s{i}", response="4") for i in range(4)]
+RIGHT = Result(status=Status.OK, value=1.0)
+
+
+@contextlib.asynccontextmanager
+async def worker(url: str, answer: Callable[[Entry], Reply]) -> AsyncGenerator[None, None]:
+    consumer, stopping = Consumer(url, "stub"), asyncio.Event()
+    await consumer.start()
+
+    async def work() -> None:
+        while not stopping.is_set():
+            for entry in await consumer.take(8):
+                await consumer.complete(entry, answer(entry))
+
+    task = asyncio.create_task(work())
+    try:
+        yield
+    finally:
+        stopping.set()
+        await task
+        await consumer.close()
+
+
+def with_status(status: Status) -> Callable[[Entry], Reply]:
+    return lambda entry: Reply(entry.request_id, status, "the queue says so", b"")
+
+
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.UNAVAILABLE, Status.INTERNAL_ERROR])
+async def test_what_a_queue_says_of_an_entry_is_the_items_status(redis_url: str, status: Status) -> None:
+    kind = {
+        Status.TIMEOUT: errors.Timeout,
+        Status.UNAVAILABLE: errors.Unavailable,
+        Status.INTERNAL_ERROR: errors.InternalError,
+    }[status]
+    async with (
+        worker(redis_url, with_status(status)),
+        AsyncClient(redis_url, service="stub", retries=0) as client,
+    ):
+        results = await client.score(SAMPLES)
+        assert results == [Result(id=s.id, status=status, reason="the queue says so") for s in SAMPLES]
+        with pytest.raises(kind, match="the queue says so"):
+            await client.info()
+
+
+async def test_queue_garbage_costs_only_its_item(redis_url: str) -> None:
+    def answer(entry: Entry) -> Reply:
+        good = entry.op == "score" and b"s1" not in entry.body
+        body = codec.encode(RIGHT) if good else b"\xff\xff"
+        return Reply(entry.request_id, Status.OK, "", body)
+
+    async with worker(redis_url, answer), AsyncClient(redis_url, service="stub", retries=0) as client:
+        results = await client.score(SAMPLES)
+        assert [result.value for result in results] == [1.0, None, 1.0, 1.0]
+        assert results[1].status is Status.INTERNAL_ERROR
+        assert results[1].reason.startswith("the answer is no Result")
+        with pytest.raises(errors.InternalError, match="the answer is no ServiceInfo"):
+            await client.info()
+
+
+def with_bound(transport: QueueTransport, url: str, bound: int) -> QueueTransport:
+    transport._producer = Producer(url, "stub", max_length=bound)  # pyright: ignore[reportPrivateUsage]
+    return transport
+
+
+async def test_a_full_queue_refuses_the_request(redis_url: str) -> None:
+    async with AsyncClient(redis_url, service="stub", timeout_s=0.5) as client:
+        client._transport = with_bound(QueueTransport(redis_url, "stub"), redis_url, 0)  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(errors.Overloaded):
+            await client.score(SAMPLES)
+
+
+async def test_a_batch_larger_than_the_queue_goes_in_as_room_appears(redis_url: str) -> None:
+    async with AsyncClient(redis_url, service="stub", timeout_s=30.0) as client:
+        client._transport = with_bound(QueueTransport(redis_url, "stub"), redis_url, 2)  # pyright: ignore[reportPrivateUsage]
+        async with worker(
+            redis_url, lambda entry: Reply(entry.request_id, Status.OK, "", codec.encode(RIGHT))
+        ):
+            assert [result.value for result in await client.score(SAMPLES)] == [1.0] * 4
+
+
+async def test_a_queue_without_workers_times_out_item_by_item(redis_url: str) -> None:
+    async with AsyncClient(redis_url, service="stub", timeout_s=0.3) as client:
+        results = await client.score(SAMPLES)
+        assert {result.status for result in results} == {Status.TIMEOUT}
+        with pytest.raises(errors.Timeout):
+            await client.info()
+
+
+async def test_leaving_a_stream_early_withdraws_what_is_queued(redis_url: str) -> None:
+    async with Redis.from_url(redis_url) as redis, AsyncClient(redis_url, service="stub") as client:
+        task = asyncio.create_task(client.score(SAMPLES))
+        queue = "{stub}:q:1"
+        await eventually(lambda: redis.xlen(queue), 4)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        flights = await redis.keys("{stub}:dd:*")
+        await eventually(lambda: cancelled(redis, flights), 4)
+
+
+async def cancelled(redis: Redis, flights: Sequence[bytes | str]) -> int:
+    """How many requests in flight are marked as cancelled, or gone."""
+    marks = [await redis.hget(flight, "cancelled") for flight in flights]  # pyright: ignore[reportGeneralTypeIssues]
+    gone = [not await redis.exists(flight) for flight in flights]
+    return sum(bool(mark) or away for mark, away in zip(marks, gone, strict=True))
+
+
+async def eventually(measure: Callable[[], Awaitable[Any]], expected: int) -> None:
+    ends = time.monotonic() + 10
+    while (value := await measure()) != expected:
+        assert time.monotonic() < ends, f"{value} instead of {expected}"
+        await asyncio.sleep(0.01)
