@@ -286,6 +286,7 @@ async def die(worker: Consumer) -> None:
     """Cut the connection without handing anything back."""
     assert worker._renewer is not None
     worker._renewer.cancel()
+    await asyncio.wait([worker._renewer])
     await worker._link.close()
 
 

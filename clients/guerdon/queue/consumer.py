@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +143,7 @@ class Consumer:
 
     async def _take(self, max_entries: int) -> list[Entry]:
         if self._alone:
-            await self._wait(self._holds_nothing)
+            await self._wait(self._holds_nothing, BLOCK_MS / 1000)
             return []
         now = asyncio.get_running_loop().time()
         rescue = now >= self._next_rescue
@@ -152,7 +153,7 @@ class Consumer:
         if entries or self._closing.is_set():
             return entries
         if waiting:
-            await self._wait(self._holds_nothing)
+            await self._wait(self._holds_nothing, BLOCK_MS / 1000)
             return []
         given = await self._wait_for_work()
         return (await self._take_now(max_entries, given=given))[1] if given else []
@@ -194,10 +195,10 @@ class Consumer:
         await self._wait(self._closing, seconds)
         return self._closing.is_set()
 
-    async def _wait(self, event: asyncio.Event, seconds: float = BLOCK_MS / 1000) -> None:
-        waiter = asyncio.ensure_future(event.wait())
-        await asyncio.wait([waiter], timeout=seconds)
-        waiter.cancel()
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
 
     def _drop(self, entries: Sequence[Entry]) -> None:
         """Forget entries, so that their lease is no longer renewed."""
