@@ -52,7 +52,8 @@ class AsyncClient:
     A queue also needs `service`, the name under which its workers take work. `token` is the bearer token of a
     service that asks for one. `timeout_s` bounds every call as a whole, retries included. A call whose service
     failed (`ServiceFailure`) is tried up to `retries` times more, as long as time remains; every operation may
-    be repeated, an update because the service applies each `request_id` once.
+    be repeated, an update because the service applies each `request_id` once. To wait out a restart of the
+    service, give many `retries` and let `timeout_s` end them.
 
     Runs on asyncio. Connects on first use; close it, or use it in `async with`.
 

@@ -17,7 +17,6 @@ HTTP = [
     (400, errors.InvalidRequest),
     (401, errors.Unauthorized),
     (403, errors.Unauthorized),
-    (404, errors.InvalidRequest),
     (408, errors.Timeout),
     (413, errors.TooLarge),
     (422, errors.InvalidRequest),
@@ -50,6 +49,12 @@ async def test_http_statuses(stub: StubService, status: int, kind: type[errors.G
         assert type(caught.value) is kind
         with pytest.raises(kind):
             await anext(client.score_stream(SAMPLES))
+
+
+async def test_an_operation_that_the_service_lacks_is_named(stub: StubService) -> None:
+    async with AsyncClient(stub.url) as client:
+        with pytest.raises(errors.InvalidRequest, match="has no operation 'versions'"):
+            await client.versions()
 
 
 async def test_a_problem_names_its_fields(stub: StubService) -> None:

@@ -68,7 +68,6 @@ async def right(body: bytes, context: Any) -> bytes:
         (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.Overloaded),
         (grpc.StatusCode.UNAVAILABLE, errors.Unavailable),
         (grpc.StatusCode.DEADLINE_EXCEEDED, errors.Timeout),
-        (grpc.StatusCode.UNIMPLEMENTED, errors.InvalidRequest),
         (grpc.StatusCode.INTERNAL, errors.InternalError),
         (grpc.StatusCode.UNKNOWN, errors.InternalError),
         (grpc.StatusCode.DATA_LOSS, errors.InternalError),
@@ -82,6 +81,12 @@ async def test_grpc_codes(code: grpc.StatusCode, kind: type[errors.GuerdonError]
         with pytest.raises(errors.GuerdonError, match=r"options\.beta: must be a number") as caught:
             await client.score(SAMPLES)
     assert type(caught.value) is kind
+
+
+async def test_an_operation_that_the_service_lacks_is_named() -> None:
+    async with grpc_server(right) as url, AsyncClient(url) as client:
+        with pytest.raises(errors.InvalidRequest, match="has no operation 'versions'"):
+            await client.versions()
 
 
 async def test_grpc_overload_says_how_long_to_wait() -> None:

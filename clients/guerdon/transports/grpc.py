@@ -33,6 +33,8 @@ _STREAMING: dict[Streamed, str] = {
     "score": "/guerdon.v1.RewardService/ScoreStream",
     "generate": "/guerdon.v1.RolloutService/GenerateStream",
 }
+#: gRPC's words, and the services', for a message over a limit; the status code is that of an overload.
+_OVERSIZED = "larger than max"
 _OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -61,7 +63,7 @@ class GrpcTransport:
         try:
             answer = await method(body, timeout=timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
-            raise _failure(error, self._target) from error
+            raise _failure(error, operation, self._target) from error
         return _decode(response, answer)
 
     async def stream(
@@ -72,7 +74,7 @@ class GrpcTransport:
         call = method(codec.encode(request), timeout=timeout_s, metadata=self._metadata)
         answers: AsyncIterator[bytes] = aiter(call)
         try:
-            while (answer := await _next(answers, self._target)) is not None:
+            while (answer := await _next(answers, operation, self._target)) is not None:
                 yield _decode(item, answer)
         finally:
             call.cancel()
@@ -93,29 +95,31 @@ class GrpcTransport:
         return self._channel
 
 
-async def _next(answers: AsyncIterator[bytes], target: str) -> bytes | None:
+async def _next(answers: AsyncIterator[bytes], operation: Operation, target: str) -> bytes | None:
     """The next message of a stream, None at its end."""
     try:
         return await anext(answers, None)
     except grpc.aio.AioRpcError as error:
-        raise _failure(error, target) from error
+        raise _failure(error, operation, target) from error
 
 
-def _failure(error: grpc.aio.AioRpcError, target: str) -> GuerdonError:
-    details = f"grpc://{target}: {error.details() or error.code().name}"
+def _failure(error: grpc.aio.AioRpcError, operation: Operation, target: str) -> GuerdonError:
+    details = error.details() or error.code().name
     match error.code():
-        case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.UNIMPLEMENTED:
+        case grpc.StatusCode.INVALID_ARGUMENT:
             return InvalidRequest(details)
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return InvalidRequest(f"grpc://{target} has no operation {operation!r}")
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
             return Unauthorized(details)
-        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if _OVERSIZED in details:
             return TooLarge(details)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return Overloaded(details, retry_after_s=_retry_after(error))
         case grpc.StatusCode.UNAVAILABLE:
-            return Unavailable(details)
+            return Unavailable(f"grpc://{target}: {details}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Timeout(details)
+            return Timeout(f"grpc://{target}: {details}")
         case _:
             return InternalError(details)
 

@@ -34,6 +34,7 @@ TIMEOUT_HEADER = "Guerdon-Timeout-S"
 _SERVICE_SHARE = 0.95
 
 _OK = 200
+_NO_SUCH_OPERATION = (404, 405)
 
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=5.0)
 #: Characters of an unreadable body that an error message quotes.
@@ -76,8 +77,7 @@ class HttpTransport:
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=None,
             limits=_LIMITS,
-            # A proxy from the environment cannot reach this machine's own loopback.
-            trust_env=not _is_loopback(urlsplit(url).hostname or ""),
+            mounts=_mounts(url),
         )
 
     async def call(
@@ -89,7 +89,7 @@ class HttpTransport:
             with _mapped(self._shown):
                 answer = await self._client.send(prepared)
         if answer.status_code != _OK:
-            raise _failure(answer)
+            raise self._failure(operation, answer)
         return _parse(response, answer.content)
 
     async def stream(
@@ -106,7 +106,7 @@ class HttpTransport:
                 async with deadline.enforced():
                     with _mapped(self._shown):
                         await answer.aread()
-                raise _failure(answer)
+                raise self._failure(operation, answer)
             async for line in self._lines(answer, deadline):
                 yield _parse_line(item, line)
         finally:
@@ -148,17 +148,32 @@ class HttpTransport:
         headers["Content-Type"] = "application/json"
         return self._client.build_request("POST", url, content=body.encode(), headers=headers)
 
+    def _failure(self, operation: Operation, answer: httpx.Response) -> GuerdonError:
+        if answer.status_code in _NO_SUCH_OPERATION:
+            return InvalidRequest(f"{self._shown} has no operation {operation!r}")
+        try:
+            problem = Problem.model_validate_json(answer.content)
+        except ValidationError:
+            # Whatever stands between us and the service may answer without a problem document.
+            quoted = answer.text[:_QUOTED].strip()
+            problem = Problem(title=answer.reason_phrase, detail=f"HTTP {answer.status_code}: {quoted}")
+        return _error(answer.status_code, problem, answer.headers.get("Retry-After", ""))
+
 
 def _without_credentials(url: str) -> str:
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _is_loopback(host: str) -> bool:
+def _mounts(url: str) -> dict[str, httpx.AsyncBaseTransport | None]:
+    """No proxy of the environment for this machine's own loopback, which it could not reach."""
+    host = urlsplit(url).hostname or ""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        loopback = host == "localhost"
+    bracketed = f"[{host}]" if ":" in host else host
+    return {f"all://{bracketed}": None} if loopback else {}
 
 
 @contextmanager
@@ -173,16 +188,6 @@ def _mapped(url: str) -> Generator[None, None, None]:
         raise Unavailable(f"{url} cannot be reached: {error or type(error).__name__}") from error
     except httpx.RequestError as error:
         raise InternalError(f"{url} answered what HTTP cannot read: {error}") from error
-
-
-def _failure(answer: httpx.Response) -> GuerdonError:
-    try:
-        problem = Problem.model_validate_json(answer.content)
-    except ValidationError:
-        # Whatever stands between us and the service may answer without a problem document.
-        quoted = answer.text[:_QUOTED].strip()
-        problem = Problem(title=answer.reason_phrase, detail=f"HTTP {answer.status_code}: {quoted}")
-    return _error(answer.status_code, problem, answer.headers.get("Retry-After", ""))
 
 
 def _error(status: int, problem: Problem, retry_after: str = "") -> GuerdonError:
