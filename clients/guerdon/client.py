@@ -55,7 +55,8 @@ class AsyncClient:
     be repeated, an update because the service applies each `request_id` once. To wait out a restart of the
     service, give many `retries` and let `timeout_s` end them.
 
-    Runs on asyncio. Connects on first use; close it, or use it in `async with`.
+    TLS trusts the usual public authorities; name others in SSL_CERT_FILE (https) or
+    GRPC_DEFAULT_SSL_ROOTS_FILE_PATH (grpcs). Runs on asyncio. Connects on first use; close it, or use it in `async with`.
 
     Raises:
         InvalidRequest: the URL cannot be used.
