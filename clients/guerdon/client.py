@@ -56,7 +56,9 @@ class AsyncClient:
     service, give many `retries` and let `timeout_s` end them.
 
     TLS trusts the usual public authorities; name others in SSL_CERT_FILE (https) or
-    GRPC_DEFAULT_SSL_ROOTS_FILE_PATH (grpcs). Runs on asyncio. Connects on first use; close it, or use it in `async with`.
+    GRPC_DEFAULT_SSL_ROOTS_FILE_PATH (grpcs).
+
+    Runs on asyncio. Connects on first use; close it, or use it in `async with`.
 
     Raises:
         InvalidRequest: the URL cannot be used.
