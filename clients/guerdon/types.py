@@ -4,11 +4,12 @@ Models are strict (``"1"`` is not 1, ``true`` is not 1.0), refuse unknown fields
 frozen. `guerdon.codec` turns them into protobuf messages and back.
 """
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 
 class JsonText:
@@ -42,7 +43,19 @@ class Status(StrEnum):
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Version = Annotated[int, Field(ge=0, lt=2**63)]
-Options = dict[str, JsonValue]
+
+
+def _finite(value: JsonValue) -> JsonValue:
+    # pydantic's JsonValue lets NaN through, and would write it as null.
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _finite(part)
+    return value
+
+
+FiniteJson = Annotated[JsonValue, AfterValidator(_finite)]
+Options = dict[str, FiniteJson]
 
 
 class ChatMessage(Message):
@@ -61,8 +74,8 @@ class CodeTest(Message):
     input: str | None = None
     output: str | None = None
     outputs: list[str] = []
-    args: Annotated[list[JsonValue] | None, JsonText()] = None
-    expected: Annotated[JsonValue, JsonText()] = None
+    args: Annotated[list[FiniteJson] | None, JsonText()] = None
+    expected: Annotated[FiniteJson, JsonText()] = None
     test: str | None = None
 
 
@@ -93,7 +106,7 @@ class Limits(Message):
 class CodeTask(Message):
     """The tests of a program and how to run them."""
 
-    language: str = "python"
+    language: Annotated[str, Field(min_length=1)] = "python"
     kind: Literal["stdio", "call", "assert", "unittest"]
     function: str | None = None
     tests: list[CodeTest] = []
@@ -114,7 +127,7 @@ class Sample(Message):
     outcome: Annotated[float, Field(ge=0, le=1)] | None = None
     group: str | None = None
     code: CodeTask | None = None
-    metadata: Annotated[dict[str, JsonValue] | None, JsonText()] = None
+    metadata: Annotated[dict[str, FiniteJson] | None, JsonText()] = None
 
 
 class ScoreRequest(Message):

@@ -117,7 +117,7 @@ class Compare(_message.Message):
     rel: float
     tuple_as_list: bool
     checker: str
-    def __init__(self, mode: _Optional[str] = ..., abs: _Optional[float] = ..., rel: _Optional[float] = ..., tuple_as_list: _Optional[bool] = ..., checker: _Optional[str] = ...) -> None: ...
+    def __init__(self, mode: _Optional[str] = ..., abs: _Optional[float] = ..., rel: _Optional[float] = ..., tuple_as_list: bool = ..., checker: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("cpu_s", "wall_s", "memory_mb", "output_kb")

@@ -5,7 +5,7 @@ import warnings
 
 from guerdon.v1 import reward_pb2 as guerdon_dot_v1_dot_reward__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.73.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in guerdon/v1/reward_pb2_grpc.py depends on'
+        + f' but the generated code in guerdon/v1/reward_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class RewardServiceStub:
+class RewardServiceStub(object):
     """Scores responses. Every scorer implements exactly this.
     """
 
@@ -52,7 +52,7 @@ class RewardServiceStub:
                 _registered_method=True)
 
 
-class RewardServiceServicer:
+class RewardServiceServicer(object):
     """Scores responses. Every scorer implements exactly this.
     """
 
@@ -101,7 +101,7 @@ def add_RewardServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class RewardService:
+class RewardService(object):
     """Scores responses. Every scorer implements exactly this.
     """
 

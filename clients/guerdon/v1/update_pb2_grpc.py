@@ -5,7 +5,7 @@ import warnings
 
 from guerdon.v1 import update_pb2 as guerdon_dot_v1_dot_update__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.73.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in guerdon/v1/update_pb2_grpc.py depends on'
+        + f' but the generated code in guerdon/v1/update_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class UpdateServiceStub:
+class UpdateServiceStub(object):
     """Learns online from outcome labels. The implicit process reward model implements it beside RewardService.
     """
 
@@ -47,7 +47,7 @@ class UpdateServiceStub:
                 _registered_method=True)
 
 
-class UpdateServiceServicer:
+class UpdateServiceServicer(object):
     """Learns online from outcome labels. The implicit process reward model implements it beside RewardService.
     """
 
@@ -84,7 +84,7 @@ def add_UpdateServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class UpdateService:
+class UpdateService(object):
     """Learns online from outcome labels. The implicit process reward model implements it beside RewardService.
     """
 
