@@ -84,7 +84,8 @@ def normalise_returns(rewards_BT: Tensor, mask_BT: Tensor, *, eps: float = 1e-6)
 def pairwise_accuracy(scores_B: Tensor, outcomes_B: Tensor, groups: Sequence[object]) -> float:
     """How often the better response of a pair has the higher score, in [0, 1], mean over groups.
 
-    Pairs of one group are weighted by how far their outcomes differ; a group of equal outcomes counts 0.5.
+    Pairs of one group are weighted by how far their outcomes differ; equal scores count half, as does a group
+    of equal outcomes.
     """
     members: dict[object, list[int]] = {}
     for index, group in enumerate(groups):
@@ -93,7 +94,8 @@ def pairwise_accuracy(scores_B: Tensor, outcomes_B: Tensor, groups: Sequence[obj
     for rows in members.values():
         scores_K, outcomes_K = scores_B[rows], outcomes_B[rows]
         better_KK = outcomes_K.unsqueeze(1) - outcomes_K.unsqueeze(0)
-        ahead_KK = scores_K.unsqueeze(1) > scores_K.unsqueeze(0)
+        lead_KK = scores_K.unsqueeze(1) - scores_K.unsqueeze(0)
+        ahead_KK = (lead_KK.sign() + 1) / 2
         weight_KK = better_KK.clamp(min=0)
         total = float(weight_KK.sum())
         accuracies.append(float((weight_KK * ahead_KK).sum()) / total if total > 0 else 0.5)

@@ -151,7 +151,8 @@ class FollowedModel:
             read_weights(self.model, latest.path)
         except (WeightsMismatch, SafetensorError, OSError) as error:
             _log.warning("weights refused", version=latest.version, serving=self.version, error=str(error))
-            self._refused = identity
+            if not isinstance(error, OSError):
+                self._refused = identity  # damaged for good, whereas a file system may recover
             return False
         self.version, self._loaded = latest.version, identity
         _log.info("weights taken up", version=latest.version)

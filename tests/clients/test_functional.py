@@ -99,6 +99,7 @@ def test_pairwise_accuracy_compares_within_groups_only() -> None:
     assert pairwise_accuracy(scores, outcomes, ["a", "a", "b", "b"]) == 0.5
     assert pairwise_accuracy(scores[:2], outcomes[:2], ["a", "a"]) == 1.0
     assert pairwise_accuracy(scores[:2], torch.ones(2), ["a", "a"]) == 0.5
+    assert pairwise_accuracy(torch.zeros(2), outcomes[:2], ["a", "a"]) == 0.5
     assert pairwise_accuracy(scores[:0], outcomes[:0], []) == 0.5
 
 

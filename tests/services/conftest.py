@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -13,6 +16,34 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
 )
+
+
+class TableModel(nn.Module):
+    """Logits at a position are the table row of the token there; refuses more than `fits` tokens at a time."""
+
+    def __init__(self, table: list[list[float]]) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.tensor(table))
+        self.config = SimpleNamespace(get_text_config=SimpleNamespace)
+        self.fits = 10**9
+
+    def base_model(self, *, input_ids: Tensor, **_: Any) -> SimpleNamespace:
+        if input_ids.numel() > self.fits:
+            raise torch.OutOfMemoryError("too many tokens for this test")
+        return SimpleNamespace(last_hidden_state=self.table[input_ids])
+
+    def get_output_embeddings(self) -> nn.Linear:
+        size = self.table.shape[0]
+        identity = nn.Linear(size, size, bias=False)
+        nn.init.eye_(identity.weight).requires_grad_(False)
+        return identity
+
+
+@pytest.fixture
+def table_model() -> Callable[[list[list[float]]], TableModel]:
+    """Makes the model that most public vectors were computed with."""
+    return TableModel
+
 
 _TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 _SIZES = {

@@ -1,14 +1,19 @@
 """Log-probs equal those of the plain forward, whatever shares the batch."""
 
+import json
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from guerdon.functional import aggregate_logprobs
+from guerdon.types import ChatMessage, Sample
 from guerdon_services import models, scoring
 from guerdon_services.runtime.scorer import NotReady
 from guerdon_services.scoring import ScoredSequence, token_batches, token_logprobs
@@ -143,3 +148,44 @@ def test_an_unknown_logit_scale_is_refused(model: PreTrainedModel, monkeypatch: 
     monkeypatch.setattr(model.config, "logit_scale", 0.5, raising=False)
     with pytest.raises(ValueError, match="logit_scale"):
         scoring.output_head(model)
+
+
+@pytest.mark.parametrize("case", ["k4_reference_setting", "temperature_0p7", "no_eos_row_ignored"])
+def test_verifree_rewards_equal_the_public_ones(
+    shared: Path, table_model: Callable[[Any], nn.Module], case: str
+) -> None:
+    data = json.loads((shared / "vectors" / f"verifree__{case}.json").read_text())
+    inputs, outputs = data["inputs"], data["outputs"]
+    sequences = [
+        ScoredSequence(prompt + think, answer)
+        for prompt, think, answer in zip(
+            inputs["prompt_ids"], inputs["think_ids"], inputs["answer_ids"], strict=True
+        )
+    ]
+    scored = token_logprobs(
+        table_model(inputs["logit_table"]), sequences, temperature=data["parameters"]["temperature"]
+    )
+    for row, (logps, ignored) in enumerate(zip(scored, inputs["no_eos"], strict=True)):
+        if not ignored:
+            expected = pytest.approx(outputs["R"][row], rel=1e-4, abs=1e-6)
+            assert aggregate_logprobs(logps, "product") == expected
+            assert logps.sum().item() == pytest.approx(outputs["logp_reward"][row], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_pretrained_model_scores_as_its_plain_forward_does() -> None:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "guerdon"
+    folders = [file.parent for file in cache.glob("smollm2-135m-instruct-*/model.safetensors")]
+    if not folders:
+        pytest.skip(f"no converted SmolLM2 in {cache}: guerdon prepare smollm2 makes it")
+    loaded = models.load(folders[-1])
+    chat = [ChatMessage(role="user", content="What is 17 + 25?")]
+    prompt = models.encode_prompt(loaded.tokenizer, chat)
+    assert str(loaded.tokenizer.decode(prompt)).endswith("<|im_start|>assistant\n")
+    answers = ["42", "17 + 25 = 42, because 7 + 5 is 12 and 10 + 20 + 10 is 40.", "I do not know."]
+    sequences = [
+        ScoredSequence(prompt, models.encode_response(loaded.tokenizer, Sample(response=answer)))
+        for answer in answers
+    ]
+    for sequence, logps in zip(sequences, token_logprobs(loaded.model, sequences), strict=True):
+        torch.testing.assert_close(logps, plain(loaded.model, sequence), atol=1e-4, rtol=0)

@@ -9,7 +9,7 @@ from guerdon_services.runtime.scorer import ScorerOptions, ScorerSettings
 
 
 class ProcessRewardSettings(ScorerSettings):
-    """Start-up settings; the optimizer's are those of PRIME's released script unless a recipe says otherwise."""
+    """Start-up settings; beta, lr and grad_clip are those of PRIME's released script."""
 
     #: Plain Hugging Face folder: the frozen reference, and the PRM of version 0.
     model: Path

@@ -2,38 +2,17 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from guerdon_services.process_reward.prm import ImplicitPRM
 from guerdon_services.runtime.scorer import NotReady
 from guerdon_services.scoring import ScoredSequence
-
-
-class TableModel(nn.Module):
-    """Logits at a position are the table row of the token there."""
-
-    def __init__(self, table: Tensor) -> None:
-        super().__init__()
-        self.table = nn.Parameter(table.clone())
-        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
-        self.fits = 10**9
-
-    def base_model(self, *, input_ids: Tensor, **_: Any) -> SimpleNamespace:
-        if input_ids.numel() > self.fits:
-            raise torch.OutOfMemoryError("too many tokens for this test")
-        return SimpleNamespace(last_hidden_state=self.table[input_ids])
-
-    def get_output_embeddings(self) -> nn.Linear:
-        size = self.table.shape[0]
-        identity = nn.Linear(size, size, bias=False)
-        nn.init.eye_(identity.weight).requires_grad_(False)
-        return identity
 
 
 def vector(shared: Path, name: str) -> dict[str, Any]:
@@ -48,11 +27,21 @@ def sequences_of(inputs: dict[str, Any], prompt_length: int = 2) -> list[ScoredS
     ]
 
 
-def prm_of(inputs: dict[str, Any], *, lr: float = 0.5, max_tokens: int = 10_000) -> ImplicitPRM:
-    policy = TableModel(torch.tensor(inputs["policy_table"]))
-    reference = TableModel(torch.tensor(inputs["ref_table"]))
-    optimizer = torch.optim.SGD(policy.parameters(), lr=lr)
-    return ImplicitPRM(policy, reference, optimizer, grad_clip=10.0, max_tokens=max_tokens)
+Make = Callable[..., ImplicitPRM]
+
+
+@pytest.fixture
+def prm_of(table_model: Callable[[Any], Any]) -> Make:
+    """Makes a PRM of two tables of logits."""
+
+    def make(
+        inputs: dict[str, Any], *, lr: float = 0.5, max_tokens: int = 10_000, grad_clip: float = 10.0
+    ) -> ImplicitPRM:
+        policy, reference = table_model(inputs["policy_table"]), table_model(inputs["ref_table"])
+        optimizer = torch.optim.SGD(policy.parameters(), lr=lr)
+        return ImplicitPRM(policy, reference, optimizer, grad_clip=grad_clip, max_tokens=max_tokens)
+
+    return make
 
 
 def table(prm: ImplicitPRM) -> Tensor:
@@ -64,13 +53,13 @@ def assert_rows_close(rows: list[Tensor], expected: list[list[float]], scale: fl
         torch.testing.assert_close(row * scale, torch.tensor(values[: len(row)]), atol=1e-6, rtol=1e-4)
 
 
-def test_log_ratios_equal_those_of_the_verl_recipe(shared: Path) -> None:
+def test_log_ratios_equal_those_of_the_verl_recipe(shared: Path, prm_of: Make) -> None:
     data = vector(shared, "prime_reward__verl_recipe_token")
     ratios = prm_of(data["inputs"]).log_ratios(sequences_of(data["inputs"]), temperature=1.0)
     assert_rows_close(ratios, data["outputs"]["q"])
 
 
-def test_the_last_token_keeps_its_reward(shared: Path) -> None:
+def test_the_last_token_keeps_its_reward(shared: Path, prm_of: Make) -> None:
     """Disputed vector: the recipe drops the last token's reward; the released code, and we, keep it."""
     data = vector(shared, "prime_reward__verl_recipe_token")
     beta = data["parameters"]["beta_train"]
@@ -87,7 +76,7 @@ def test_the_last_token_keeps_its_reward(shared: Path) -> None:
 @pytest.mark.parametrize("max_tokens", [1, 10_000])
 @pytest.mark.parametrize("order", ["after", "before"])
 def test_a_step_and_both_orders_equal_those_of_the_verl_recipe(
-    shared: Path, order: str, max_tokens: int
+    shared: Path, order: str, max_tokens: int, prm_of: Make
 ) -> None:
     data = vector(shared, f"prime_order__update_{order}")
     sequences = sequences_of(data["inputs"])
@@ -113,7 +102,7 @@ def random_inputs(size: int = 9) -> tuple[dict[str, Any], list[ScoredSequence], 
     return inputs, [ScoredSequence(row[:2], row[2:]) for row in ids], [1.0, 0.0, 0.0, 1.0, 0.5]
 
 
-def test_an_empty_response_changes_nothing() -> None:
+def test_an_empty_response_changes_nothing(prm_of: Make) -> None:
     inputs, sequences, outcomes = random_inputs()
     without, with_empty = prm_of(inputs), prm_of(inputs)
     first = without.step(sequences, outcomes, beta=0.5, temperature=1.0)
@@ -124,7 +113,7 @@ def test_an_empty_response_changes_nothing() -> None:
     assert first.loss == second.loss
 
 
-def test_parts_of_any_size_make_the_same_step() -> None:
+def test_parts_of_any_size_make_the_same_step(prm_of: Make) -> None:
     inputs, sequences, outcomes = random_inputs()
     tables = []
     for max_tokens in (1, 12, 10_000):
@@ -135,28 +124,26 @@ def test_parts_of_any_size_make_the_same_step() -> None:
     torch.testing.assert_close(tables[1], tables[2], atol=1e-6, rtol=1e-5)
 
 
-def test_a_step_that_does_not_fit_in_memory_is_made_in_smaller_parts() -> None:
+def test_a_step_that_does_not_fit_in_memory_is_made_in_smaller_parts(prm_of: Make) -> None:
     inputs, sequences, outcomes = random_inputs()
     whole, short = prm_of(inputs), prm_of(inputs)
     whole.step(sequences, outcomes, beta=0.5, temperature=1.0)
-    assert isinstance(short.policy, TableModel)
-    short.policy.fits = 14
+    cast(Any, short.policy).fits = 14
     short.step(sequences, outcomes, beta=0.5, temperature=1.0)
     torch.testing.assert_close(table(short), table(whole), atol=1e-6, rtol=1e-5)
 
 
-def test_a_sequence_that_does_not_fit_at_all_is_unavailable_and_leaves_the_weights() -> None:
+def test_a_sequence_that_does_not_fit_at_all_is_unavailable_and_leaves_the_weights(prm_of: Make) -> None:
     inputs, sequences, outcomes = random_inputs()
     prm = prm_of(inputs)
-    assert isinstance(prm.policy, TableModel)
-    prm.policy.fits = 5
+    cast(Any, prm.policy).fits = 5
     before = table(prm).clone()
     with pytest.raises(NotReady, match="memory"):
         prm.step(sequences, outcomes, beta=0.5, temperature=1.0)
     assert torch.equal(table(prm), before)
 
 
-def test_a_gradient_that_is_not_finite_leaves_the_weights() -> None:
+def test_a_gradient_that_is_not_finite_leaves_the_weights(prm_of: Make) -> None:
     inputs, sequences, _ = random_inputs()
     prm = prm_of(inputs)
     before = table(prm).clone()
@@ -165,10 +152,9 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights() -> None:
     assert torch.equal(table(prm), before)
 
 
-def test_the_gradient_is_clipped_and_its_norm_reported_unclipped() -> None:
+def test_the_gradient_is_clipped_and_its_norm_reported_unclipped(prm_of: Make) -> None:
     inputs, sequences, outcomes = random_inputs()
-    prm, clipped = prm_of(inputs, lr=1.0), prm_of(inputs, lr=1.0)
-    clipped._grad_clip = 1e-3
+    prm, clipped = prm_of(inputs, lr=1.0), prm_of(inputs, lr=1.0, grad_clip=1e-3)
     before = table(prm).clone()
     norm = prm.step(sequences, outcomes, beta=5.0, temperature=1.0).grad_norm
     assert norm > 0.01
