@@ -18,7 +18,7 @@ from typing import Any, Literal
 from guerdon.types import TestVerdict
 from guerdon_services.code import codec, compare, programs
 from guerdon_services.code.tasks import Plan, Test
-from guerdon_services.code.worker import Infrastructure, RunLimits, Run, died_of
+from guerdon_services.code.worker import Infrastructure, Run, RunLimits, died_of
 from guerdon_services.runtime.scorer import Unscorable
 
 Kind = Literal["AC", "WA", "TLE", "MLE", "OLE", "RE", "CE"]
@@ -85,10 +85,10 @@ def returned_bytes(run: Run) -> bytes:
     Raises:
         codec.Malformed: it reported none.
     """
-    report = run.report[len(programs.READY) :]
-    if not report.startswith(programs.VALUE):
+    opening = programs.READY + programs.BEGUN + programs.VALUE
+    if not run.report.startswith(opening):
         raise codec.Malformed("no value was returned")
-    return report[1:]
+    return run.report[len(opening) :]
 
 
 def returned(run: Run) -> Any:

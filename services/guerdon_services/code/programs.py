@@ -1,8 +1,12 @@
 """What happens inside the walls: compile the program and run it on one input. Standard library only.
 
-The report pipe carries, after the `READY` byte that the server's child wrote:
-nothing (stdio), or `COMPILE_ERROR` + message, `SETUP_ERROR` + message, or `VALUE` + an encoded value (call).
-A hostile program may write there what it likes: the worst it can do is return a value it could have returned.
+The report pipe carries the `READY` byte that the server's child wrote, then either `COMPILE_ERROR` or `SETUP_ERROR` and
+a message, or the `BEGUN` byte. All of that is written before the program's first instruction. What follows `BEGUN`
+is the program's: `VALUE` and an encoded value (call). A hostile one may write there what it likes: the worst
+it can do is return a value it could have returned.
+
+Kinds: stdio; call; serve, a program that answers the calls of tests elsewhere; assert and unittest, those tests
+(`linked` has both ends).
 """
 
 import atexit
@@ -14,10 +18,10 @@ import threading
 from types import CodeType, ModuleType
 from typing import Any, NoReturn, TypedDict
 
-from guerdon_services.code import codec
+from guerdon_services.code import codec, linked
 from guerdon_services.code.sandbox import REPORT_FD
 
-READY, COMPILE_ERROR, SETUP_ERROR, VALUE, BROKEN = b"R", b"C", b"I", b"V", b"S"
+READY, BEGUN, COMPILE_ERROR, SETUP_ERROR, VALUE, BROKEN = b"R", b"B", b"C", b"I", b"V", b"S"
 #: Exit codes; they refine a failure and never mean success.
 EXIT_EXCEPTION, EXIT_MEMORY = 1, 78
 
@@ -44,10 +48,15 @@ def run(job: Job) -> NoReturn:
     sys.modules[module.__name__] = module
     _set_up(module, job["setup"])
     code = _compile(job["code"], "<solution>", COMPILE_ERROR)
+    _report(BEGUN, b"")
+    if job["kind"] in ("assert", "unittest"):
+        linked.run_tests(module, code, job["function"], job["kind"], lambda outcome: _report(outcome, b""))
+    if job["kind"] == "call":
+        _call(module, code, job)
+    os.close(REPORT_FD)
     if job["kind"] == "stdio":
-        os.close(REPORT_FD)
         _finish(_execute(module, code))
-    _call(module, code, job)
+    _serve(module, code)
 
 
 def _open_streams() -> None:
@@ -134,6 +143,21 @@ def _call(module: ModuleType, code: CodeType, job: Job) -> NoReturn:
         if exit_code == 0:
             value = _function(module, job["function"])(*arguments)
             report(VALUE, encode(value))
+    except MemoryError:
+        exit_code = EXIT_MEMORY
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        exit_code = EXIT_EXCEPTION
+    end(exit_code)
+
+
+def _serve(module: ModuleType, code: CodeType) -> NoReturn:
+    end = os._exit
+    exit_code = EXIT_EXCEPTION
+    try:
+        exit_code = _execute(module, code)
+        if exit_code == 0:
+            linked.serve(lambda name: _function(module, name))
     except MemoryError:
         exit_code = EXIT_MEMORY
     except BaseException:

@@ -25,7 +25,6 @@ Profile = Literal["host", "pod", "gvisor"]
 NOBODY = 65534
 #: The program's report pipe; closed before a stdio program starts.
 REPORT_FD = 3
-_RULESET_FD = 4
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 _SECCOMP_MODE_FILTER = 2
@@ -102,8 +101,8 @@ def is_public(path: Path) -> bool:
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (resolved, *resolved.parents))
 
 
-def raise_walls(walls: Walls, cpu_s: float, memory_mb: int, descriptors: tuple[int, int, int, int]) -> None:
-    """Everything in the module's docstring; `descriptors` become standard input, output, error and the report.
+def raise_walls(walls: Walls, cpu_s: float, memory_mb: int, descriptors: list[int]) -> None:
+    """Everything in the module's docstring; `descriptors` become standard input, output, error, report and link.
 
     Raises:
         OSError: a wall could not be raised.
@@ -115,8 +114,8 @@ def raise_walls(walls: Walls, cpu_s: float, memory_mb: int, descriptors: tuple[i
     _limit(walls, math.ceil(cpu_s), memory_mb)
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if walls.ruleset_fd is not None:
-        landlock.restrict_self(_RULESET_FD)
-        os.close(_RULESET_FD)
+        landlock.restrict_self(len(descriptors))
+        os.close(len(descriptors))
     _install(walls.filter)
 
 
@@ -126,12 +125,14 @@ def _die_with(server_pid: int) -> None:
         raise ProcessLookupError("the fork server died first")
 
 
-def _keep_only(descriptors: tuple[int, int, int, int], ruleset_fd: int | None) -> None:
+def _keep_only(descriptors: list[int], ruleset_fd: int | None) -> None:
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
+    kept = len(descriptors)
     if ruleset_fd is not None:
-        os.dup2(ruleset_fd, _RULESET_FD)
-    os.closerange(_RULESET_FD + (ruleset_fd is not None), 2**20)
+        os.dup2(ruleset_fd, kept)
+        kept += 1
+    os.closerange(kept, 2**20)
 
 
 def _drop_privileges(walls: Walls) -> None:

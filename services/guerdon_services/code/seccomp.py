@@ -9,7 +9,7 @@ Layout and constants: linux/seccomp.h, linux/filter.h, seccomp(2).
 import errno
 import platform
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _LOAD, _AND, _JUMP_EQ, _JUMP_GE, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
@@ -33,7 +33,7 @@ sched_yield 24 124; sched_getaffinity 204 123; sched_getparam 143 121; sched_get
 sched_get_priority_max 146 125; sched_get_priority_min 147 126; rt_sigaction 13 134; rt_sigprocmask 14 135;
 rt_sigreturn 15 139; rt_sigsuspend 130 133; rt_sigpending 127 136; rt_sigtimedwait 128 137; sigaltstack 131 132;
 pause 34 -1; alarm 37 -1; getitimer 36 102; setitimer 38 103; restart_syscall 219 128; getrlimit 97 163;
-setrlimit 160 164; ftruncate 77 46; unlink 87 -1; unlinkat 263 35; rename 82 -1; renameat 264 38; renameat2 316 276;
+ftruncate 77 46; unlink 87 -1; unlinkat 263 35; rename 82 -1; renameat 264 38; renameat2 316 276;
 fsync 74 82; fdatasync 75 83; statx 332 291; statfs 137 43; fstatfs 138 44; umask 95 166; wait4 61 260;
 waitid 247 95; membarrier 324 283
 """
@@ -55,6 +55,8 @@ class _Test:
 #: Permission that depends on arguments: (numbers, alternatives), each alternative a list of conditions.
 _OWN = _Test(0, 0, own_pid=True)
 _NOT_KILL = _Test(1, 9, negate=True)
+_NOT_CPU_LIMIT = _Test(0, 0, negate=True)  # RLIMIT_CPU
+_NO_LIMIT = _Test(2, 0)
 _THREAD_FLAGS = 0x00010000 | 0x00000100  # CLONE_THREAD | CLONE_VM
 _NAMESPACE_FLAGS = 0x7E020080  # every CLONE_NEW*
 _READ_ONLY_FLAGS = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE | O_CREAT | O_TRUNC | __O_TMPFILE
@@ -68,7 +70,16 @@ _CONDITIONAL: list[tuple[str, list[list[_Test]]]] = [
     ("kill 62 129", [[_OWN, _NOT_KILL]]),
     ("tgkill 234 131", [[_OWN, _Test(2, 9, negate=True)]]),
     ("prctl 157 167", [[_Test(0, 15)], [_Test(0, 16)]]),  # PR_SET_NAME, PR_GET_NAME
-    ("prlimit64 302 261", [[_Test(0, 0)], [_OWN]]),
+    # Not the processor time: a program that lowers it and ignores the warning would look killed from outside.
+    ("setrlimit 160 164", [[_NOT_CPU_LIMIT]]),
+    (
+        "prlimit64 302 261",
+        [
+            [whose, what]
+            for whose in (_Test(0, 0), _OWN)
+            for what in (replace(_NOT_CPU_LIMIT, argument=1), _NO_LIMIT)
+        ],
+    ),
     # TCGETS (isatty), FIOCLEX, FIONBIO, FIONREAD, TIOCGWINSZ
     ("ioctl 16 29", [[_Test(1, value)] for value in (0x5401, 0x5451, 0x5421, 0x541B, 0x5413)]),
     # asyncio wakes its loop through a connected pair: no address can be named without socket(), connect() or bind().

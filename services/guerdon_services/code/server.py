@@ -4,7 +4,7 @@
 
 Messages on the control socket (SOCK_SEQPACKET), one run at a time:
 
-    supervisor -> server   RUN + 5 descriptors (job, stdin, stdout, stderr, report)   KILL
+    supervisor -> server   RUN + descriptors (job, stdin, stdout, stderr, report and maybe link)   KILL
     server -> supervisor   HELLO {json}   START pid   EXIT status cpu_s max_rss_kb   FAIL reason
 
 The server never reads a job, let alone compiles one: its children do. When the supervisor is gone (end of
@@ -75,7 +75,7 @@ class ForkServer:
     def serve(self) -> None:
         """Answer runs until the supervisor goes."""
         while True:
-            message, descriptors, _, _ = socket.recv_fds(self.control, 64, 5)
+            message, descriptors, _, _ = socket.recv_fds(self.control, 64, 6)
             if not message:
                 return
             if message == b"RUN":
@@ -127,17 +127,17 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def _child(walls: sandbox.Walls, folder: Path, descriptors: list[int]) -> NoReturn:
-    job_fd, stdin, stdout, stderr, report = descriptors
+    job_fd, *streams = descriptors
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with open(job_fd, "rb") as file:
             job: programs.Job = json.loads(file.read())
         os.chdir(folder)
-        sandbox.raise_walls(walls, job["cpu_s"], job["memory_mb"], (stdin, stdout, stderr, report))
+        sandbox.raise_walls(walls, job["cpu_s"], job["memory_mb"], streams)
         os.write(sandbox.REPORT_FD, programs.READY)
     except BaseException as error:
-        _report_broken(error, report)
+        _report_broken(error, streams[sandbox.REPORT_FD])
         os._exit(programs.EXIT_EXCEPTION)
     try:
         programs.run(job)

@@ -4,7 +4,9 @@ import os
 import queue
 import tempfile
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -12,10 +14,11 @@ from pydantic import Field, field_validator
 
 from guerdon.types import Result, Status, TestVerdict, Verdict, failed
 from guerdon_services.code import judge, programs, selftest, tasks
+from guerdon_services.code.asserted import asserted
 from guerdon_services.code.checker import checked
 from guerdon_services.code.extraction import last_code_block
 from guerdon_services.code.sandbox import Profile
-from guerdon_services.code.worker import Infrastructure, RunLimits, Run, Starved, Worker, remove_stale_scratch
+from guerdon_services.code.worker import Infrastructure, Run, RunLimits, Starved, Worker, remove_stale_scratch
 from guerdon_services.runtime.scorer import (
     Batching,
     ScoreJob,
@@ -80,6 +83,14 @@ class CodeOptions(ScorerOptions):
     max_tests: Annotated[int, Field(ge=1)] | None = None
 
 
+@dataclass(frozen=True)
+class Slot:
+    """Room for one program at a time; `tests` starts when first needed, and waits while `program` works."""
+
+    program: Worker
+    tests: Worker
+
+
 class CodeScorer(Scorer[CodeSettings, CodeOptions]):
     """Runs untrusted programs in sandboxes and judges what comes out."""
 
@@ -96,10 +107,14 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         if packages is None:
             packages = ("numpy",) if find_spec("numpy") else ()
         scratch = settings.scratch or tempfile.gettempdir()
-        self.workers = [
-            Worker(settings.profile, list(packages), scratch, settings.recycle_after) for _ in range(workers)
+        self.slots = [
+            Slot(
+                *(Worker(settings.profile, list(packages), scratch, settings.recycle_after) for _ in range(2))
+            )
+            for _ in range(workers)
         ]
-        self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[Slot] = queue.LifoQueue()
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="code-program")
         self._limits = settings.limit_range()
         self._scratch = scratch
         self._layers = ""
@@ -112,17 +127,24 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         """
         remove_stale_scratch(self._scratch)
         try:
-            for worker in self.workers:
-                self._layers = selftest.check(worker, self.settings.profile)
-                self._idle.put(worker)
+            for slot in self.slots:
+                self._layers = selftest.check(slot.program, self.settings.profile)
+                self._idle.put(slot)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """End the fork servers; nothing stays behind."""
-        for worker in self.workers:
-            worker.stop()
+        for slot in self.slots:
+            slot.program.stop()
+            slot.tests.stop()
+        self._executor.shutdown()
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The fork servers that programs run on."""
+        return [slot.program for slot in self.slots]
 
     def details(self) -> dict[str, str]:
         """The isolation profile and the layers found at start."""
@@ -198,11 +220,15 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         return Result(status=Status.OK, value=value, reason="; ".join(notes), verdict=verdict)
 
     def _test(self, plan: tasks.Plan, test: tasks.Test, program: str) -> TestVerdict:
-        run, verdict = self._twice(lambda worker: self._run(worker, plan, test, program))
+        if plan.kind in ("assert", "unittest"):
+            return self._twice(
+                lambda slot: asserted(slot.program, slot.tests, self._executor, plan, test, program)
+            )
+        run, verdict = self._twice(lambda slot: self._run(slot.program, plan, test, program))
         if verdict is not None:
             return verdict
         if plan.compare.mode == "checker":
-            return self._twice(lambda worker: checked(worker, plan, test, run))
+            return self._twice(lambda slot: checked(slot.program, plan, test, run))
         return judge.compared(run, plan, test)
 
     def _run(
@@ -221,18 +247,18 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         run = worker.run(job, test.stdin, plan.limits)
         return run, judge.failure(run, plan.limits)
 
-    def _twice(self, attempt: Callable[[Worker], _Answer]) -> _Answer:
-        """Try on one worker and, when that told nothing about the program, once more."""
-        with self._borrowed() as worker:
+    def _twice(self, attempt: Callable[[Slot], _Answer]) -> _Answer:
+        """Try in one slot and, when that told nothing about the program, once more."""
+        with self._borrowed() as slot:
             try:
-                return attempt(worker)
+                return attempt(slot)
             except Infrastructure:
-                return attempt(worker)
+                return attempt(slot)
 
     @contextmanager
-    def _borrowed(self) -> Generator[Worker]:
-        worker = self._idle.get()
+    def _borrowed(self) -> Generator[Slot]:
+        slot = self._idle.get()
         try:
-            yield worker
+            yield slot
         finally:
-            self._idle.put(worker)
+            self._idle.put(slot)

@@ -21,6 +21,8 @@ class Test:
     arguments: str
     outputs: tuple[bytes, ...]
     expected: Any
+    #: Source of an assert or unittest test.
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,6 @@ def plan(sample: Sample, limits: LimitRange) -> Plan:
         raise Unscorable("code: this service needs the tests of the program")
     if task.language not in ("python", "python3"):
         raise Unscorable(f"code.language: {task.language!r} is not supported, only 'python'")
-    if task.kind not in ("stdio", "call"):
-        raise Unscorable(
-            f"code.kind: {task.kind!r} is not supported by this version, only 'stdio' and 'call'"
-        )
     if not task.tests:
         raise Unscorable("code.tests: empty; without a test there is nothing to judge by")
     if task.kind == "call" and not task.function:
@@ -78,6 +76,8 @@ def plan(sample: Sample, limits: LimitRange) -> Plan:
 
 def _compare(task: CodeTask) -> Compare:
     compare = task.compare or Compare(mode="tokens" if task.kind == "stdio" else "value")
+    if task.kind in ("assert", "unittest"):
+        return compare  # the tests compare for themselves
     allowed = STDIO_MODES if task.kind == "stdio" else CALL_MODES
     if compare.mode not in allowed:
         raise Unscorable(f"code.compare.mode: {compare.mode!r} does not go with kind {task.kind!r}")
@@ -91,6 +91,10 @@ def _test(name: str, test: CodeTest, kind: str, mode: str) -> Test:
         if test.args is None:
             raise Unscorable(f"{name}.args: kind 'call' needs a list of arguments")
         return Test(b"", json.dumps(test.args), (), test.expected)
+    if kind in ("assert", "unittest"):
+        if not test.test:
+            raise Unscorable(f"{name}.test: kind {kind!r} needs the source of the test")
+        return Test(b"", "", (), None, _text(f"{name}.test", test.test).decode())
     outputs = [test.output] if test.output is not None else []
     if mode == "any_of":
         outputs += test.outputs

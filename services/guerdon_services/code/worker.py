@@ -97,7 +97,7 @@ class Worker:
         self._recycle_after = recycle_after
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._scratch = ""
+        self.scratch = ""
         self._runs = 0
         self.starts = 0
 
@@ -114,9 +114,9 @@ class Worker:
         """
         self.stop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=self._scratch_parent)
-        os.chmod(self._scratch, 0o711)
-        config = Config(self._profile, self._scratch, self._packages)  # type: ignore[arg-type]
+        self.scratch = tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=self._scratch_parent)
+        os.chmod(self.scratch, 0o711)
+        config = Config(self._profile, self.scratch, self._packages)  # type: ignore[arg-type]
         module = "guerdon_services.code.server"
         command = [sys.executable, "-P", "-s", "-X", "utf8", "-m", module, str(theirs.fileno())]
         with tempfile.TemporaryFile() as log:
@@ -155,12 +155,12 @@ class Worker:
                 self._process.kill()
                 self._process.wait()
             self._process = None
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = ""
+        if self.scratch:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            self.scratch = ""
 
-    def run(self, job: programs.Job, stdin: bytes, limits: RunLimits) -> Run:
-        """Run one program on one input.
+    def run(self, job: programs.Job, stdin: bytes, limits: RunLimits, link: int | None = None) -> Run:
+        """Run one program on one input; `link` is a descriptor that it shall have, and is left open.
 
         Raises:
             Infrastructure: the server or the sandbox failed; the server has been stopped where it was at fault.
@@ -170,7 +170,7 @@ class Worker:
         self._runs += 1
         with contextlib.ExitStack() as stack:
             try:
-                pipes = self._launch(job, stdin, stack)
+                pipes = self._launch(job, stdin, link, stack)
                 return self._supervise(pipes, limits)
             except Starved:
                 raise
@@ -184,8 +184,10 @@ class Worker:
             self._process.kill()
         self.stop()
 
-    def _launch(self, job: programs.Job, stdin: bytes, stack: contextlib.ExitStack) -> dict[int, str]:
-        """Hand the server the five descriptors; returns our ends of the pipes, by name."""
+    def _launch(
+        self, job: programs.Job, stdin: bytes, link: int | None, stack: contextlib.ExitStack
+    ) -> dict[int, str]:
+        """Hand the server the descriptors; returns our ends of the pipes, by name."""
         assert self._control
         theirs = [_sealed(json.dumps(job).encode()), _sealed(stdin)]
         ours: dict[int, str] = {}
@@ -196,7 +198,7 @@ class Worker:
             theirs.append(writer)
             ours[reader] = name
         try:
-            socket.send_fds(self._control, [b"RUN"], theirs)
+            socket.send_fds(self._control, [b"RUN"], theirs if link is None else [*theirs, link])
         finally:
             for descriptor in theirs:
                 os.close(descriptor)

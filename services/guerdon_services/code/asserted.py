@@ -1,0 +1,77 @@
+"""Runs assert and unittest tests: tests and program in two sandboxes at once, never both busy."""
+
+import os
+import socket
+from concurrent.futures import Executor
+from dataclasses import replace
+
+from guerdon.types import TestVerdict
+from guerdon_services.code import judge, linked, programs
+from guerdon_services.code.tasks import Plan, Test
+from guerdon_services.code.worker import Run, Worker
+from guerdon_services.runtime.scorer import Unscorable
+
+
+def asserted(
+    worker: Worker, tests_worker: Worker, executor: Executor, plan: Plan, test: Test, program: str
+) -> TestVerdict:
+    """The verdict of one test: the program's own failure first, then what the tests report.
+
+    Raises:
+        Unscorable: the tests themselves do not compile, or their set-up fails.
+        Infrastructure: a sandbox failed.
+    """
+    theirs, ours = socket.socketpair()
+    program_link, tests_link = theirs.detach(), ours.detach()
+    answers = executor.submit(_run_closing, worker, _job(plan, "serve", program, ""), plan, 1.0, program_link)
+    # The tests wait for the program: its limit must strike first.
+    tests_job = _job(plan, plan.kind, test.source, plan.setup)
+    try:
+        tests_run = _run_closing(tests_worker, tests_job, plan, 3.0, tests_link)
+    finally:
+        answers.exception()
+    return _verdict(answers.result(), tests_run, plan)
+
+
+def _job(plan: Plan, kind: str, code: str, setup: str) -> programs.Job:
+    return programs.Job(
+        kind=kind,
+        code=code,
+        setup=setup,
+        function=plan.function,
+        arguments="",
+        encoded_arguments="",
+        cpu_s=plan.limits.cpu_s,
+        memory_mb=plan.limits.memory_mb,
+    )
+
+
+def _run_closing(worker: Worker, job: programs.Job, plan: Plan, patience: float, link: int) -> Run:
+    """Run one side; closing its end of the link afterwards is what tells the other that it is over."""
+    limits = replace(plan.limits, wall_s=plan.limits.wall_s * patience)
+    try:
+        return worker.run(job, b"", limits, link)
+    finally:
+        os.close(link)
+
+
+def _verdict(program_run: Run, tests_run: Run, plan: Plan) -> TestVerdict:
+    failure = judge.failure(program_run, plan.limits)
+    if failure is not None:
+        return failure
+    tests_failure = judge.failure(tests_run, plan.limits)
+    if tests_failure is not None:
+        if tests_failure.verdict == "CE":
+            raise Unscorable(f"code.tests: {tests_failure.message}")
+        return judge.verdict(
+            program_run, "RE", f"the tests ended with {tests_failure.verdict} on its answers"
+        )
+    report = tests_run.report[len(programs.READY + programs.BEGUN) :]
+    message = report[1:].decode("utf-8", "replace")
+    if report == linked.PASSED:
+        return judge.verdict(program_run, "AC")
+    if report.startswith(linked.FAILED):
+        return judge.verdict(program_run, "WA", message)
+    if report.startswith(linked.PROGRAM_RAISED):
+        return judge.verdict(program_run, "RE", message)
+    return judge.verdict(program_run, "RE", message or "the program ended before its tests")

@@ -1,0 +1,231 @@
+"""What the service answers: verdicts of each kind, rewards, reasons, and the caller's mistakes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from guerdon.types import CodeTask, CodeTest, Compare, Limits, Status
+from guerdon_services.code.service import CodeOptions, CodeSettings
+
+SUM = "print(sum(map(int, input().split())))"
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [
+        (SUM, "AC"),
+        ("print(7)", "WA"),
+        ("print(6", "CE"),
+        ("print(6)\x00", "CE"),
+        ("print(6)\nraise SystemExit(1)", "RE"),
+        ("print(6)\n1/0", "RE"),
+        ("print(6)\nimport os; os._exit(0)", "WA"),
+        ("print(6, flush=True)\nimport os; os._exit(0)", "AC"),
+        ("print(6)\nexit()", "AC"),
+        ("import sys\nprint(6)\nsys.exit('bad')", "RE"),
+        ("x = [0] * 10**9", "MLE"),
+        ("def f(n): return f(n + 1)\nf(0)", "RE"),
+        ("import atexit\natexit.register(print, 6)", "AC"),
+        ("import threading\nthreading.Thread(target=print, args=(6,)).start()", "AC"),
+        ("import tempfile, os\nopen('x', 'w').write('6'); print(open('x').read()); os.remove('x')", "AC"),
+        ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nprint(A(6).x)", "AC"),
+        ("import asyncio\nasync def f(): await asyncio.sleep(0); print(6)\nasyncio.run(f())", "AC"),
+        ("import decimal, sqlite3, zoneinfo, http.client, xml.dom.minidom\nprint(6)", "AC"),
+        ("import resource\nresource.setrlimit(resource.RLIMIT_STACK, (-1, -1))\nprint(6)", "AC"),
+        ("if __name__ == '__main__':\n    print(6)", "AC"),
+        ("print('\\ud800')", "RE"),
+    ],
+)
+def test_stdio_verdicts(ask: Any, program: str, verdict: str) -> None:
+    assert ask.stdio(program, "1 2 3\n") == verdict
+
+
+@pytest.mark.parametrize(
+    ("program", "args", "expected", "compare", "verdict"),
+    [
+        ("def f(a, b): return a + b", [1, 2], 3, {}, "AC"),
+        ("class Solution:\n    def f(self, a, b): return a + b", [1, 2], 3, {}, "AC"),
+        ("def f(a, b): return float(a + b)", [1, 2], 3, {}, "WA"),
+        ("def f(a, b): return float(a + b)", [1, 2], 3, {"rel": 1e-9}, "AC"),
+        ("def f(a, b): return float(a + b)", [1, 2], 3, {"mode": "float"}, "AC"),
+        ("def f(x): return True", [1], 1, {}, "WA"),
+        ("def f(x): return x", [10**40], 10**40, {}, "AC"),
+        ("def f(x): return x", [{"é": [None, True, 1.5]}], {"é": [None, True, 1.5]}, {}, "AC"),
+        ("def f(x): return (x, x)", [1], [1, 1], {}, "WA"),
+        ("def f(x): return (x, x)", [1], [1, 1], {"tuple_as_list": True}, "AC"),
+        ("def f(): print('noise'); return None", [], None, {}, "AC"),
+        ("def f(x): raise KeyError(x)", [1], 1, {}, "RE"),
+        ("def g(x): return x", [1], 1, {}, "RE"),
+        ("f = 3", [1], 1, {}, "RE"),
+        ("def f(x) return x", [1], 1, {}, "CE"),
+        ("def f(x): return {x}", [1], [1], {}, "WA"),
+        ("import numpy\ndef f(x): return numpy.array(x) * 2", [[1, 2]], [2, 4], {}, "AC"),
+        ("import sys\ndef f(x): sys.exit(0)", [1], 1, {}, "RE"),
+        ("def f(x): return '\\ud800'", [1], "x", {}, "WA"),
+    ],
+)
+def test_call_verdicts(
+    ask: Any, program: str, args: list[Any], expected: Any, compare: dict[str, Any], verdict: str
+) -> None:
+    assert ask.call(program, args, expected, **compare) == verdict
+
+
+def test_modes_reach_the_comparison(ask: Any) -> None:
+    assert ask.stdio("print(2); print(1)", output="1\n2\n", mode="unordered_lines") == "AC"
+    assert ask.stdio("print(2); print(1)", output="1\n2\n", mode="lines_rstrip") == "WA"
+    assert ask.stdio("print(2)", output="1\n", outputs=["3", "2"], mode="any_of") == "AC"
+    assert ask.stdio("print(4)", output="1\n", outputs=["3", "2"], mode="any_of") == "WA"
+    assert ask.stdio("print(0.30000001)", output="0.3\n", mode="float", abs=1e-6) == "AC"
+    assert ask.stdio("print(6, end='')", output="6\n", mode="exact") == "WA"
+
+
+CHECKER = "def check(input, output, expected):\n    return int(output) * int(input) == int(expected)"
+
+
+@pytest.mark.parametrize(
+    ("program", "checker", "verdict"),
+    [
+        ("print(3)", CHECKER, "AC"),
+        ("print(4)", CHECKER, "WA"),
+        # Garbage that breaks a sound checker is a wrong answer: it accepts the expected output.
+        ("print('x')", "def check(i, o, e): return int(o) * 2 == int(e) or int(o) == int(e)", "WA"),
+        (
+            "print(3)",
+            "def check(i, o, e): return undefined",
+            "invalid_input: code.compare.checker: RE: NameError",
+        ),
+        ("print(3)", "def check(i, o, e) return", "invalid_input: code.compare.checker: CE: SyntaxError"),
+        ("print(3)", "def check(i, o, e): return 'yes'", "invalid_input: code.compare.checker: returned str"),
+        ("print(3)\n1/0", CHECKER, "RE"),
+    ],
+)
+def test_checker(ask: Any, program: str, checker: str, verdict: str) -> None:
+    answer = ask.stdio(program, "2", "6", mode="checker", checker=checker)
+    assert answer.startswith(verdict)
+
+
+def test_checker_of_a_call_sees_arguments_and_value(ask: Any) -> None:
+    checker = (
+        "def check(arguments, value, expected): return sorted(value) == expected and len(arguments) == 1"
+    )
+    assert ask.call("def f(x): return x[::-1]", [[1, 2]], [1, 2], mode="checker", checker=checker) == "AC"
+    assert ask.call("def f(x): return x[1:]", [[1, 2]], [1, 2], mode="checker", checker=checker) == "WA"
+
+
+def test_time_limits(ask: Any) -> None:
+    short = Limits(cpu_s=1, wall_s=2)
+    assert ask.stdio("while True: pass", limits=short) == "TLE"
+    assert ask.stdio("import time; time.sleep(60)", limits=short) == "TLE"
+
+
+def test_output_limit(ask: Any) -> None:
+    assert ask.stdio("print('x' * 5000)", limits=Limits(output_kb=4)) == "OLE"
+    assert ask.stdio("print('x' * 4000)", output="x" * 4000, limits=Limits(output_kb=4)) == "AC"
+
+
+def task(*outputs: str) -> CodeTask:
+    return CodeTask(kind="stdio", tests=[CodeTest(input=output, output=output) for output in outputs])
+
+
+def test_rewards_and_reasons(ask: Any) -> None:
+    program = "x = input()\nprint(x if x != 'b' else 'wrong')"
+    result = ask.task(program, task("a", "b", "c", "d"))
+    assert (result.status, result.value) == (Status.OK, 0.75)
+    assert [test.verdict for test in result.verdict.tests] == ["AC", "WA", "AC", "AC"]
+    assert result.verdict.fraction == 0.75
+    assert result.verdict.tests[0].cpu_ms > 0
+    assert ask.task(program, task("a", "b", "c", "d"), reward="all_or_nothing").value == 0.0
+    assert ask.task(program, task("a", "c"), reward="all_or_nothing").value == 1.0
+
+    result = ask.task(program, task("a", "b", "c", "d"), stop_at_first_failure=True)
+    assert [test.verdict for test in result.verdict.tests] == ["AC", "WA"]
+    assert (result.value, "first failure" in result.reason) == (0.25, True)
+
+    result = ask.task(program, task("a", "b", "c", "d"), max_tests=1)
+    assert (result.value, "only the first 1 of 4 tests" in result.reason) == (1.0, True)
+
+
+def test_the_program_comes_from_the_last_block(ask: Any) -> None:
+    response = "First try:\n```python\nprint(0)\n```\nBetter:\n```python\nprint(input())\n```\nDone."
+    result = ask.task(response, task("a"), extraction="last_block")
+    assert (result.value, result.verdict.extracted) == (1.0, "print(input())\n")
+
+
+def test_no_block_is_a_verdict(ask: Any) -> None:
+    result = ask.task("I cannot solve this.", task("a", "b"), extraction="last_block")
+    assert (result.status, result.value) == (Status.OK, 0.0)
+    assert "no closed fenced code block" in result.reason
+    assert [test.verdict for test in result.verdict.tests] == ["CE", "CE"]
+
+
+def test_a_lone_surrogate_is_a_verdict(ask: Any) -> None:
+    result = ask.task("print('\ud800')", task("a"))
+    assert (result.status, result.value, result.verdict.tests[0].verdict) == (Status.OK, 0.0, "CE")
+
+
+ONE = [CodeTest(input="1", output="1")]
+CALL = [CodeTest(args=[1], expected=1)]
+
+
+@pytest.mark.parametrize(
+    ("response", "code", "field"),
+    [
+        ("x", None, "code:"),
+        (None, CodeTask(kind="stdio", tests=ONE), "response:"),
+        ("x", CodeTask(kind="stdio"), "code.tests:"),
+        ("x", CodeTask(kind="stdio", tests=[CodeTest(input="1")]), "code.tests[0].output:"),
+        (
+            "x",
+            CodeTask(kind="stdio", tests=[*ONE, CodeTest(input="\ud800", output="")]),
+            "code.tests[1].input:",
+        ),
+        ("x", CodeTask(kind="stdio", tests=ONE, language="cobol"), "code.language:"),
+        ("x", CodeTask(kind="stdio", tests=ONE, compare=Compare(mode="value")), "code.compare.mode:"),
+        ("x", CodeTask(kind="stdio", tests=ONE, compare=Compare(mode="checker")), "code.compare.checker:"),
+        ("x", CodeTask(kind="stdio", tests=ONE, limits=Limits(cpu_s=1e6)), "code.limits.cpu_s:"),
+        ("x", CodeTask(kind="stdio", tests=ONE, limits=Limits(memory_mb=10**6)), "code.limits.memory_mb:"),
+        ("x", CodeTask(kind="call", tests=CALL), "code.function:"),
+        ("x", CodeTask(kind="call", tests=ONE, function="f"), "code.tests[0].args:"),
+        (
+            "x",
+            CodeTask(kind="call", tests=CALL, function="f", compare=Compare(mode="tokens")),
+            "code.compare.mode:",
+        ),
+        ("x", CodeTask(kind="stdio", tests=ONE * 1001), "code.tests:"),
+        ("x", CodeTask(kind="stdio", tests=ONE, setup="1/0"), "code.setup:"),
+        ("x", CodeTask(kind="stdio", tests=ONE, setup="1/"), "code.setup:"),
+    ],
+)
+def test_the_callers_mistakes_name_the_field(
+    ask: Any, response: str | None, code: CodeTask | None, field: str
+) -> None:
+    result = ask.task(response, code)
+    assert (result.status, result.value) == (Status.INVALID_INPUT, None)
+    assert result.reason.startswith(field)
+
+
+def test_setup_is_there_for_the_program(ask: Any) -> None:
+    code = CodeTask(
+        kind="call", function="f", tests=[CodeTest(args=[1], expected=[1])], setup="from typing import List"
+    )
+    assert ask.task("def f(x: int) -> List[int]: return [x]", code).value == 1.0
+
+
+def test_options_and_settings_refuse_what_they_do_not_know() -> None:
+    with pytest.raises(ValidationError):
+        CodeOptions(max_tests=0)
+    with pytest.raises(ValidationError):
+        CodeOptions(rewards="fraction")  # type: ignore[call-arg]
+    with pytest.raises(ValidationError):
+        CodeSettings(profile="none")  # type: ignore[arg-type]
+    assert CodeSettings(packages="numpy,sympy").packages == ("numpy", "sympy")  # type: ignore[arg-type]
+
+
+def test_many_threads_get_their_own_answers(ask: Any) -> None:
+    def one(number: int) -> float:
+        return ask.task(f"print({number})", task(str(number))).value
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(one, range(40))) == [1.0] * 40
