@@ -190,10 +190,10 @@ class Dispatcher:
         self._admit(self._score, len(parsed.samples), bounded)
         options: ScorerOptions = parse_options(scorer.options_type, parsed.envelope.options)
         min_version = parsed.envelope.min_version
-        jobs = [
+        jobs: list[AnyJob | Failure] = [
             Failure(Status.INVALID_INPUT, sample.reason)
             if isinstance(sample, BadItem)
-            else AnyJob(sample, options, min_version)
+            else ScoreJob(sample, options, min_version)
             for sample in parsed.samples
         ]
         ids = [sample.id for sample in parsed.samples]

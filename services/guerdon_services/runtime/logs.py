@@ -38,6 +38,8 @@ def configure(log_format: Literal["auto", "json", "console"], level: str, servic
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # uvicorn tells of its own life at every turn; the process tells of that already.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

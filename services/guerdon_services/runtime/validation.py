@@ -203,16 +203,14 @@ def _below_sample(loc: tuple[int | str, ...]) -> bool:
 def _sample(sample_type: type[SampleT], data: Any) -> SampleT | BadItem:
     if isinstance(data, BadItem):
         return data
+    if not isinstance(data, dict):
+        return BadItem(None, "sample: must be an object")
     try:
         return sample_type.model_validate(data)
     except ValidationError as error:
         reasons = [str(field_error) for field_error in field_errors(sample_type, error)]
-        return BadItem(_given_id(data), "; ".join(reasons))
-
-
-def _given_id(data: Any) -> str | None:
-    given = cast(dict[str, Any], data).get("id") if isinstance(data, dict) else None
-    return given if isinstance(given, str) else None
+        given = cast(dict[str, Any], data).get("id")
+        return BadItem(given if isinstance(given, str) else None, "; ".join(reasons))
 
 
 def _non_finite(value: Any, path: str) -> Iterator[str]:

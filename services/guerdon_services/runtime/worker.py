@@ -176,7 +176,7 @@ class Worker:
                 )
             submission = await native.begin(parsed, _seconds_left(entry), bounded=False)
         except errors.InvalidRequest as error:
-            failure = Outcome[Any](Failure(error.status, str(error)))
+            failure: Outcome[Any] = Outcome(Failure(error.status, str(error)))
             answer = native.refused(self._dispatcher.service, entry.request_id, failure)
             return answer, answer.status
         task = asyncio.current_task()

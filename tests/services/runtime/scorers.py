@@ -203,3 +203,13 @@ class Parrot(Generator[EchoSettings]):
             model_version=7,
         )
         return GenerateResult(status=Status.OK, rollouts=[said] * job.sampling.n, prompt_token_ids=[5])
+
+
+class Broken(Echo):
+    """Cannot open."""
+
+    name = "broken"
+
+    def open(self) -> None:
+        """Fail."""
+        raise FileNotFoundError("no such model")

@@ -2,7 +2,7 @@
 
 import asyncio
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -177,11 +177,11 @@ async def test_health_and_reflection_name_the_services(serve: Any, scorers: Modu
         serve(scorers.Echo(scorers.EchoSettings())) as served,
         grpc.aio.insecure_channel(served.grpc) as channel,
     ):
-        health = health_pb2_grpc.HealthStub(channel)
+        health: Any = health_pb2_grpc.HealthStub(channel)
         for name in ("", "guerdon.v1.RewardService"):
             answer = await health.Check(health_pb2.HealthCheckRequest(service=name))
             assert answer.status == SERVING
-        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        reflection: Any = reflection_pb2_grpc.ServerReflectionStub(cast(Any, channel))
         asked = reflection_pb2.ServerReflectionRequest(list_services="")
         listed = [one async for one in reflection.ServerReflectionInfo(iter([asked]))]
     names = {one.name for one in listed[0].list_services_response.service}
@@ -192,7 +192,9 @@ async def test_health_and_reflection_name_the_services(serve: Any, scorers: Modu
 async def test_health_watchers_hear_of_draining(serve: Any, scorers: ModuleType, until: Any) -> None:
     service = scorers.Echo(scorers.EchoSettings(max_items=1))
     async with serve(service) as served, grpc.aio.insecure_channel(served.grpc) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+        watch = cast(Any, health_pb2_grpc.HealthStub(channel)).Watch(
+            health_pb2.HealthCheckRequest(service="")
+        )
         first = (await watch.read()).status
         stub = reward_pb2_grpc.RewardServiceStub(channel)
         held = asyncio.ensure_future(stub.Score(request("hold")))

@@ -1,0 +1,157 @@
+"""The life of a real process: signals, ports, crashes."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+
+from guerdon import codec
+from guerdon.queue import Producer, Reply
+from guerdon.types import Result, ScoreRequest, Status
+
+
+def score(url: str, *responses: str, timeout: float = 60) -> list[dict[str, Any]]:
+    samples = [{"response": one} for one in responses]
+    answer = httpx.post(f"{url}/v1/score", json={"samples": samples}, timeout=timeout, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["results"]
+
+
+async def test_sigterm_under_load_loses_nothing_and_exits_zero(spawn: Any, until: Any) -> None:
+    child = spawn("Echo", "max_items=1", log_format="json")
+    child.wait_ready()
+    async with httpx.AsyncClient(base_url=child.http, timeout=60, trust_env=False) as http:
+
+        async def one() -> httpx.Response:
+            return await http.post("/v1/score", json={"samples": [{"response": "sleep0.05"}] * 2})
+
+        async def executing() -> bool:
+            return 'guerdon_inflight_batches{operation="score"} 1.0' in (await http.get("/metrics")).text
+
+        calls = [asyncio.ensure_future(one()) for _ in range(10)]
+
+        async def admitted() -> bool:
+            text = (await http.get("/metrics")).text
+            return 'guerdon_pending_items{operation="score"} 1' in text and await executing()
+
+        await until(admitted)
+        child.process.send_signal(signal.SIGTERM)
+        answers = await asyncio.gather(*calls)
+    assert await asyncio.to_thread(child.wait) == 0, child.log.read_text()
+    accepted = [answer for answer in answers if answer.status_code == 200]
+    assert {answer.status_code for answer in answers} <= {200, 503}
+    assert len(accepted) >= 5
+    for answer in accepted:
+        assert [one["status"] for one in answer.json()["results"]] == ["ok", "ok"]
+    events = [json.loads(line)["event"] for line in child.log.read_text().splitlines()]
+    assert events == ["listening", "ready", "stopping", "draining", "closed"]
+
+
+def test_a_second_signal_ends_at_once(spawn: Any) -> None:
+    child = spawn("Echo", "max_items=1")
+    child.wait_ready()
+    with ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(score, child.http, "sleep30")
+        while (
+            'inflight_batches{operation="score"} 1.0'
+            not in httpx.get(f"{child.http}/metrics", trust_env=False).text
+        ):
+            pass
+        child.process.send_signal(signal.SIGTERM)
+        while httpx.get(f"{child.http}/readyz", trust_env=False).status_code != 503:
+            pass
+        child.process.send_signal(signal.SIGTERM)
+        assert child.wait(10) == 128 + signal.SIGTERM
+        assert isinstance(lost.exception(), httpx.TransportError)
+
+
+def test_work_that_outlasts_the_drain_is_unavailable_not_a_reward(spawn: Any) -> None:
+    child = spawn("Echo", "max_items=1", drain_s=0.2)
+    child.wait_ready()
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(score, child.http, "sleep30", "1")
+        while (
+            'inflight_batches{operation="score"} 1.0'
+            not in httpx.get(f"{child.http}/metrics", trust_env=False).text
+        ):
+            pass
+        child.process.send_signal(signal.SIGTERM)
+        results = late.result(20)
+    assert child.wait(20) == 1
+    assert [(one["status"], one["value"]) for one in results] == [("unavailable", None)] * 2
+
+
+def test_ready_comes_after_open_and_alive_before(spawn: Any) -> None:
+    child = spawn("Echo", "open_s=1.5")
+    with httpx.Client(base_url=child.http, trust_env=False) as http:
+        assert http.get("/healthz").status_code == 200
+        starting = http.get("/readyz")
+        refused = http.post("/v1/score", json={"samples": []})
+        child.wait_ready()
+        assert http.post("/v1/score", json={"samples": []}).status_code == 200
+    assert (starting.status_code, starting.json()["status"]) == (503, "starting")
+    assert (refused.status_code, refused.json()["detail"]) == (503, "the service is starting")
+    child.process.send_signal(signal.SIGINT)
+    assert child.wait() == 0
+
+
+def test_sigterm_while_opening_exits_cleanly(spawn: Any) -> None:
+    child = spawn("Echo", "open_s=1.0")
+    child.process.send_signal(signal.SIGTERM)
+    assert child.wait() == 0, child.log.read_text()
+
+
+def test_a_taken_port_is_one_clear_line(spawn: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AssertionError, match=f"cannot listen on 127.0.0.1:{port}"):
+            spawn("Echo", http=f"127.0.0.1:{port}")
+        with pytest.raises(AssertionError, match=f"cannot listen on 127.0.0.1:{port}"):
+            spawn("Echo", grpc=f"127.0.0.1:{port}")
+
+
+def test_a_service_that_cannot_open_exits_with_one(spawn: Any) -> None:
+    child = spawn("Broken")
+    assert child.wait() == 1
+    assert "no such model" in child.log.read_text()
+
+
+async def test_sigkill_mid_batch_loses_nothing(spawn: Any, redis_url: str, until: Any) -> None:
+    options = {"queue": redis_url, "lease_s": 1.0}
+    child = spawn("Echo", "max_items=4", **options)
+    producer = Producer(redis_url, "echo")
+    bodies = [
+        codec.encode(ScoreRequest.model_validate({"samples": [{"id": str(index), "response": "sleep0.02"}]}))
+        for index in range(60)
+    ]
+    futures = [await producer.submit("score", body) for body in bodies]
+    for kills in range(3):
+        # By completions, not by time: a kill before the first would test the start.
+        await until(lambda kills=kills: sum(future.done() for future in futures) >= 10 * (kills + 1))
+        os.kill(child.process.pid, signal.SIGKILL)
+        child.wait()
+        child = spawn("Echo", "max_items=4", **options)
+    replies: list[Reply] = await asyncio.wait_for(asyncio.gather(*futures), 60)
+    await producer.close()
+    child.process.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(child.wait) == 0
+    results = [codec.decode(Result, reply.body) for reply in replies]
+    assert [one.id for one in results] == [str(index) for index in range(60)]
+    assert {one.status for one in results} == {Status.OK}
+
+
+async def test_ports_are_chosen_and_the_service_is_opened_and_closed(serve: Any, scorers: ModuleType) -> None:
+    service = scorers.Echo(scorers.EchoSettings())
+    async with serve(service) as served:
+        assert service.opened
+        assert served.process.http.port > 0
+        assert served.process.grpc.port > 0
+        assert not service.closed
+    assert service.closed
