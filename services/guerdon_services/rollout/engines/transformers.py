@@ -1,0 +1,210 @@
+"""Sampling with transformers: a batched decode loop over its key-value cache.
+
+Shapes: U different prompts, B rows, T tokens, V vocabulary. Prompts are padded on the left, with explicit
+position ids; equal prompts are computed once; a row that has finished leaves the batch.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedTokenizerBase
+
+from guerdon_services import models
+from guerdon_services.rollout.engine import Row, Sampled
+from guerdon_services.rollout.engines.sampling import Sampler
+from guerdon_services.rollout.engines.stopping import StopStrings, decode
+from guerdon_services.rollout.settings import RolloutSettings
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class TransformersEngine:
+    """Runs any causal model of transformers, on CPU or GPU."""
+
+    def __init__(self, settings: RolloutSettings) -> None:
+        models.set_threads(settings.threads)
+        self._settings = settings
+        self._followed = models.FollowedModel(settings.model, settings.weights_dir, device=settings.device)
+        self._model: Any = self._followed.model
+        self._model.to(_DTYPES[settings.dtype])
+        self._device = torch.device(settings.device)
+        self._eos = _end_tokens(self._model, self.tokenizer)
+        parameters = inspect.signature(self._model.forward).parameters
+        # transformers 5.24 renamed the argument.
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that answer now."""
+        return self._followed.version
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's tokenizer."""
+        return self._followed.tokenizer
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the input embedding."""
+        return self._followed.language_model.vocabulary_size
+
+    @property
+    def context_length(self) -> int | None:
+        """What the model's configuration says."""
+        return self._followed.language_model.context_length
+
+    def follow(self, min_version: int, timeout_s: float) -> None:
+        """Take up the latest published weights; wait up to `timeout_s` for `min_version` to appear."""
+        self._followed.wait_for(min_version, timeout_s)
+
+    def close(self) -> None:
+        """Nothing to release: the process ends with the service."""
+
+    @torch.inference_mode()
+    def generate(self, rows: Sequence[Row]) -> list[Sampled]:
+        """One response per row, in order."""
+        sampled: dict[int, Sampled] = {}
+        for indices in self._batches(rows):
+            for index, one in zip(indices, self._decode([rows[i] for i in indices]), strict=True):
+                sampled[index] = one
+        return [sampled[index] for index in range(len(rows))]
+
+    def _batches(self, rows: Sequence[Row]) -> Iterator[list[int]]:
+        """Rows of similar prompt lengths together, within the limits on rows and tokens."""
+        settings = self._settings
+        order = sorted(
+            range(len(rows)), key=lambda i: (len(rows[i].prompt_ids), rows[i].prompt_ids), reverse=True
+        )
+        batch: list[int] = []
+        width = 0
+        for index in order:
+            wider = max(width, len(rows[index].prompt_ids) + rows[index].max_new_tokens)
+            full = len(batch) == settings.max_batch or wider * (len(batch) + 1) > settings.max_tokens
+            if batch and full:
+                yield batch
+                batch, wider = [], len(rows[index].prompt_ids) + rows[index].max_new_tokens
+            batch.append(index)
+            width = wider
+        if batch:
+            yield batch
+
+    def _decode(self, rows: Sequence[Row]) -> list[Sampled]:
+        """Sample one batch: prompts first, then a token of every unfinished row per step."""
+        progress = [_Progress(row, self.tokenizer, self._eos) for row in rows]
+        logits_BV, state = self._prefill(rows)
+        sampler = Sampler(rows, self._device)
+        active = list(progress)
+        while True:
+            tokens_B, logps_B = sampler.draw(logits_BV)
+            ids = tokens_B.tolist()
+            for one, token, logp in zip(active, ids, logps_B.tolist(), strict=True):
+                one.add(token, logp)
+            going = [index for index, one in enumerate(active) if one.finish_reason is None]
+            if not going:
+                return [one.result() for one in progress]
+            if len(going) < len(active):
+                kept_B = torch.tensor(going, device=self._device)
+                active = [active[index] for index in going]
+                tokens_B = tokens_B[kept_B]
+                sampler.keep(kept_B)
+                state.keep(kept_B)
+            logits_BV = self._step(tokens_B, state)
+
+    def _prefill(self, rows: Sequence[Row]) -> tuple[Tensor, "_State"]:
+        """Logits after each row's prompt, and the state to go on from; a group's prompt is computed once."""
+        prompts = list(dict.fromkeys(row.prompt_ids for row in rows))
+        width = max(map(len, prompts))
+        ids_UT = torch.zeros(len(prompts), width, dtype=torch.long)
+        mask_UT = torch.zeros(len(prompts), width, dtype=torch.long)
+        for number, prompt in enumerate(prompts):
+            ids_UT[number, width - len(prompt) :] = torch.tensor(prompt)
+            mask_UT[number, width - len(prompt) :] = 1
+        state = _State(
+            cache=DynamicCache(config=self._model.config),
+            # Without padding the attention needs no mask, and is faster.
+            mask_BT=None if bool(mask_UT.all()) else mask_UT.to(self._device),
+            position_B=mask_UT.sum(-1).to(self._device),
+        )
+        positions_UT = (mask_UT.cumsum(-1) - 1).clamp(min=0).to(self._device)
+        logits_UV = self._forward(ids_UT.to(self._device), positions_UT, state)
+        number_of = {prompt: number for number, prompt in enumerate(prompts)}
+        rows_B = torch.tensor([number_of[row.prompt_ids] for row in rows], device=self._device)
+        state.keep(rows_B)
+        return logits_UV[rows_B], state
+
+    def _step(self, tokens_B: Tensor, state: "_State") -> Tensor:
+        """Logits after one more token of each row."""
+        if state.mask_BT is not None:
+            state.mask_BT = nn.functional.pad(state.mask_BT, (0, 1), value=1)
+        logits_BV = self._forward(tokens_B[:, None], state.position_B[:, None], state)
+        state.position_B = state.position_B + 1
+        return logits_BV
+
+    def _forward(self, ids_BT: Tensor, positions_BT: Tensor, state: "_State") -> Tensor:
+        output = self._model(
+            input_ids=ids_BT,
+            attention_mask=state.mask_BT,
+            position_ids=positions_BT,
+            use_cache=True,
+            logits_to_keep=1,
+            **{self._cache_name: state.cache},
+        )
+        return output.logits[:, -1]
+
+
+class _State:
+    """What the model remembers of the rows being decoded."""
+
+    def __init__(self, cache: DynamicCache, mask_BT: Tensor | None, position_B: Tensor) -> None:
+        self.cache = cache
+        self.mask_BT = mask_BT
+        self.position_B = position_B
+
+    def keep(self, rows_B: Tensor) -> None:
+        """Go on with these rows; an index may repeat."""
+        self.cache.batch_select_indices(rows_B)
+        self.position_B = self.position_B[rows_B]
+        if self.mask_BT is not None:
+            self.mask_BT = self.mask_BT[rows_B]
+
+
+class _Progress:
+    """One row's response so far."""
+
+    def __init__(self, row: Row, tokenizer: PreTrainedTokenizerBase, eos: frozenset[int]) -> None:
+        self._row = row
+        self._tokenizer = tokenizer
+        self._eos = eos
+        self._stop = StopStrings(tokenizer, row.stop)
+        self._token_ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._text: str | None = None
+        self.finish_reason: Literal["stop", "length"] | None = None
+
+    def add(self, token: int, logprob: float) -> None:
+        """Take the next token and see whether the response ends with it."""
+        self._token_ids.append(token)
+        self._logprobs.append(logprob)
+        self._text = self._stop.cut(self._token_ids)
+        if token in self._eos or self._text is not None:
+            self.finish_reason = "stop"
+        elif len(self._token_ids) == self._row.max_new_tokens:
+            self.finish_reason = "length"
+
+    def result(self) -> Sampled:
+        """The finished response."""
+        assert self.finish_reason is not None
+        text = decode(self._tokenizer, self._token_ids) if self._text is None else self._text
+        return Sampled(self._token_ids, self._logprobs, text, self.finish_reason)
+
+
+def _end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The ids after which a response is complete: those of the generation config, else the tokenizer's."""
+    generation = model.generation_config
+    ids: int | list[int] | None = None if generation is None else generation.eos_token_id
+    if ids is None:
+        ids = cast(int | None, tokenizer.eos_token_id)
+    return frozenset([ids] if isinstance(ids, int) else ids or ())

@@ -1,0 +1,180 @@
+"""The rollout service: groups of sampled responses with token ids, log-probs and the policy's version."""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from guerdon.types import GenerateResult, GenerateSample, Rollout, Sampling, Status
+from guerdon_services import models
+from guerdon_services.rollout.engine import Engine, Row, Sampled, open_engine
+from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.runtime.scorer import Batching, GenerateJob, Generator, NotReady, Unscorable
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from guerdon_services.runtime.dispatch import Dispatcher
+
+
+class RolloutGenerator(Generator[RolloutSettings]):
+    """Samples `n` responses per prompt from the policy, and follows its published weights."""
+
+    name: ClassVar[str] = "rollout"
+    version: ClassVar[str] = "0.1.0"
+    settings_type = RolloutSettings
+
+    def __init__(self, settings: RolloutSettings) -> None:
+        super().__init__(settings)
+        self.batching = Batching(
+            max_items=settings.max_batch, max_wait_ms=settings.max_wait_ms, concurrency=1
+        )
+        self._engine: Engine | None = None
+
+    def open(self) -> None:
+        """Load the policy."""
+        self._engine = open_engine(self.settings)
+
+    def close(self) -> None:
+        """Release the policy."""
+        if self._engine is not None:
+            self._engine.close()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that runs the policy.
+
+        Raises:
+            NotReady: it is still being loaded.
+        """
+        if self._engine is None:
+            raise NotReady("the policy is being loaded")
+        return self._engine
+
+    @property
+    def model_version(self) -> int | None:
+        """The version of the weights that answer now."""
+        return None if self._engine is None else self._engine.version
+
+    @property
+    def served_name(self) -> str:
+        """What OpenAI clients call the model."""
+        return self.settings.served_name or self.settings.model.resolve().name
+
+    def details(self) -> dict[str, str]:
+        """Which policy, from where, run by what."""
+        settings = self.settings
+        details = {
+            "model": str(settings.model),
+            "weights_dir": str(settings.weights_dir or ""),
+            "engine": "transformers" if settings.engine == "auto" else settings.engine,
+            "served_name": self.served_name,
+        }
+        context = None if self._engine is None else self._engine.context_length
+        return details if context is None else {**details, "context_length": str(context)}
+
+    def routes(self, dispatch: "Dispatcher") -> "APIRouter":
+        """The OpenAI routes."""
+        from guerdon_services.rollout.openai import build_router
+
+        return build_router(self, dispatch)
+
+    def generate(self, batch: Sequence[GenerateJob]) -> list[GenerateResult]:
+        """One group per job; prompts at fault are `invalid_input`, their neighbours unharmed."""
+        engine = self.engine
+        wanted = max((job.min_version or 0 for job in batch), default=0)
+        engine.follow(wanted, self.settings.version_wait_s)
+        rows: list[Row] = []
+        prepared = [self._prepare(job) for job in batch]
+        for group in prepared:
+            if not isinstance(group, GenerateResult):
+                rows.extend(group)
+        sampled = iter(engine.generate(rows))
+        return [
+            group
+            if isinstance(group, GenerateResult)
+            else self._result(job.sample, group, [next(sampled) for _ in group])
+            for job, group in zip(batch, prepared, strict=True)
+        ]
+
+    def _prepare(self, job: GenerateJob) -> list[Row] | GenerateResult:
+        """The rows of one group, or why there are none."""
+        version = self.engine.version
+        if job.min_version is not None and job.min_version > version:
+            reason = f"version {job.min_version} is not published, the latest is {version}"
+            return GenerateResult(id=job.sample.id, status=Status.UNAVAILABLE, reason=reason)
+        try:
+            return self._rows(job.sample, job.sampling)
+        except Unscorable as error:
+            return GenerateResult(id=job.sample.id, status=Status.INVALID_INPUT, reason=str(error))
+
+    def _rows(self, sample: GenerateSample, sampling: Sampling) -> list[Row]:
+        prompt_ids = tuple(self._prompt_ids(sample))
+        self._check(prompt_ids, sampling)
+        seed = sampling.seed if sample.seed is None else sample.seed
+        return [
+            Row(
+                prompt_ids=prompt_ids,
+                max_new_tokens=sampling.max_new_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                stop=tuple(sampling.stop),
+                seed=secrets.randbits(63) if seed is None else _row_seed(seed, number),
+            )
+            for number in range(sampling.n)
+        ]
+
+    def _prompt_ids(self, sample: GenerateSample) -> list[int]:
+        try:
+            ids = models.encode_prompt(self.engine.tokenizer, sample.prompt, sample.prompt_token_ids)
+        except Unscorable:
+            raise
+        # Tokenizers and chat templates raise whatever they like over text that they do not take.
+        except Exception as error:
+            raise Unscorable(f"prompt: the tokenizer refuses it: {error}") from error
+        size = self.engine.vocabulary_size
+        for index, token in enumerate(ids):
+            if not 0 <= token < size:
+                raise Unscorable(
+                    f"prompt_token_ids[{index}]: token id {token} is outside the vocabulary of {size}"
+                )
+        return ids
+
+    def _check(self, prompt_ids: tuple[int, ...], sampling: Sampling) -> None:
+        for index, stop in enumerate(sampling.stop):
+            if not stop:
+                raise Unscorable(f"sampling.stop[{index}]: empty; it would stop before the first token")
+        asked, most = sampling.max_new_tokens, self.settings.max_new_tokens
+        if asked > most:
+            raise Unscorable(f"sampling.max_new_tokens: {asked} is more than this service's limit of {most}")
+        context = self.engine.context_length
+        if context is None or len(prompt_ids) + asked <= context:
+            return
+        if len(prompt_ids) >= context:
+            raise Unscorable(f"prompt: {len(prompt_ids)} tokens leave no room in a context of {context}")
+        raise Unscorable(
+            f"sampling.max_new_tokens: {len(prompt_ids)} prompt tokens and {asked} new ones are more than "
+            f"the model's context of {context}"
+        )
+
+    def _result(self, sample: GenerateSample, rows: list[Row], sampled: list[Sampled]) -> GenerateResult:
+        rollouts = [
+            Rollout(
+                response=one.text,
+                token_ids=one.token_ids,
+                logprobs=one.logprobs,
+                finish_reason=one.finish_reason,
+                model_version=self.engine.version,
+            )
+            for one in sampled
+        ]
+        return GenerateResult(
+            id=sample.id, status=Status.OK, rollouts=rollouts, prompt_token_ids=list(rows[0].prompt_ids)
+        )
+
+
+def _row_seed(seed: int, number: int) -> int:
+    """The seed of response `number` of a group, independent of how many there are."""
+    digest = hashlib.sha256(f"guerdon-rollout-{seed}-{number}".encode()).digest()
+    return int.from_bytes(digest[:8]) >> 1
