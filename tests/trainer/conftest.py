@@ -25,6 +25,7 @@ from guerdon.types import (
     Rollout,
     Sample,
     Sampling,
+    ServiceInfo,
     Status,
     UpdateRequest,
     UpdateResponse,
@@ -50,7 +51,7 @@ RECIPE: dict[str, Any] = {
         "warmup_batch": 8,
     },
     "data": {"source": "arithmetic", "size": 40},
-    "eval_data": {"source": "arithmetic", "split": "held_out", "size": 16},
+    "eval_data": {"source": "arithmetic", "size": 16, "settings": {"split": "held_out"}},
     "rollout": {"prompts_per_step": 4, "group_size": 4, "max_new_tokens": 5},
     "rewards": [{"service": "math"}, {"service": "process_reward", "role": "process"}],
     "process_reward": {"order": "before", "time_limit_s": 5},
@@ -105,6 +106,16 @@ class FakeService:
 
     async def versions(self) -> VersionsResponse:
         raise AssertionError("this service has no versions")
+
+    async def info(self) -> ServiceInfo:
+        return ServiceInfo(
+            scorer="fake",
+            scorer_version="1",
+            operations=[],
+            options_schema="{}",
+            max_request_items=1,
+            max_body_bytes=1,
+        )
 
     async def aclose(self) -> None:
         self.closed = True
@@ -178,7 +189,7 @@ class FakeRollout(FakeService):
         eos = self._tokenizer.eos_token_id
         end = ids.index(eos) + 1 if eos in ids else len(ids)
         return Rollout(
-            response=self._tokenizer.decode(ids[:end], skip_special_tokens=True),
+            response=str(self._tokenizer.decode(ids[:end], skip_special_tokens=True)),
             token_ids=ids[:end],
             logprobs=logprobs[:end],
             finish_reason="stop" if eos in ids else "length",

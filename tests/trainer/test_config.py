@@ -61,7 +61,7 @@ def test_a_mistake_is_one_sentence_with_its_path(make_config: Make, override: st
 
 
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
-    with pytest.raises(RecipeError, match="no recipe 'quikstart'.*quickstart"):
+    with pytest.raises(RecipeError, match=r"no recipe 'quikstart'.*quickstart"):
         load_recipe("quikstart")
 
 

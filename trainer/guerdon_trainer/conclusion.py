@@ -27,8 +27,8 @@ def print_conclusion(folder: RunFolder, console: Console | None = None) -> None:
 
 def _services(counts: dict[str, Any]) -> Table:
     table = Table(title="what the services answered", title_justify="left", title_style="bold")
-    table.add_column("service")
-    for name in ("ok", "failed for good", "tried again", "p50 ms", "p99 ms", "restarts"):
+    table.add_column("service", no_wrap=True)
+    for name in ("ok", "failed", "retried", "p50 ms", "p99 ms", "restarts"):
         table.add_column(name, justify="right")
     for name in sorted({*counts["services"], *counts["restarts"]}):
         service = counts["services"].get(name)

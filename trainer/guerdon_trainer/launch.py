@@ -14,6 +14,7 @@ from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon_trainer.checkpoint import RunFolder
 from guerdon_trainer.config import RunConfig
+from guerdon_trainer.data import DataError
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.prepare import prepare_policy
 from guerdon_trainer.report import write_report
@@ -25,7 +26,7 @@ from guerdon_trainer.train import Run, train
 _READY_TIMEOUT_S = 300.0
 
 #: What ends a run with a sentence instead of a traceback.
-RUN_FAILURES = (RolloutError, FailureBudgetExceeded, GuerdonError)
+RUN_FAILURES = (DataError, FailureBudgetExceeded, FileNotFoundError, GuerdonError, RolloutError)
 
 #: Keys that may differ between the attempts of one run: they change how long and how, never what is computed.
 _FREE = ("description", "folder", "services", "failures")
@@ -75,14 +76,13 @@ def run_with_services(config: RunConfig, folder: RunFolder, view: LiveView) -> P
     ensure_policy(config, folder, view.message)
     run = Run(config, view)
     services = ServicesConfig(services=config.services)
-    with redis_server(services.redis, folder.path / "redis") as redis_url:
+    with redis_server(services.redis) as redis_url:
         specs = process_specs(services, redis_url, folder.path / "logs")
         view.progress(f"starting {', '.join(spec.name for spec in specs)}")
         with Supervisor(specs) as supervisor:
             supervisor.wait_ready(_READY_TIMEOUT_S)
-            view.message(
-                f"{len(specs)} services are ready, each its own process: {', '.join(supervisor.pids)}"
-            )
+            pids = ", ".join(f"{name} {pid}" for name, pid in supervisor.pids.items())
+            view.message(f"{len(specs)} services are ready, each a process of its own: {pids}")
             return finish(run, connect(config, redis_url), view, lambda: supervisor.restarts)
 
 

@@ -61,7 +61,7 @@ class LiveView:
 
     def message(self, text: str) -> None:
         """Something worth a line of its own."""
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """A held-out evaluation."""

@@ -11,6 +11,7 @@ response has reward None, never 0.
 
 import asyncio
 import queue
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from guerdon.types import (
     Rollout,
     Sample,
     Sampling,
+    ServiceInfo,
     Status,
     UpdateRequest,
     UpdateResponse,
@@ -66,6 +68,8 @@ class ServiceClient(Protocol):
     async def update(self, request: UpdateRequest, *, timeout_s: float | None = None) -> UpdateResponse: ...
 
     async def versions(self) -> VersionsResponse: ...
+
+    async def info(self) -> ServiceInfo: ...
 
     async def aclose(self) -> None: ...
 
@@ -116,10 +120,17 @@ class ProcessRewards:
 
 
 def connect(config: RunConfig, redis_url: str) -> dict[str, ServiceClient]:
-    """A client over the queue for every service the recipe uses."""
-    names = [config.rollout.service, *(reward.service for reward in config.rewards)]
+    """A client over the queue for every service that the recipe uses or starts.
+
+    The clients themselves do not retry: failures are repeated, and counted, here.
+    """
+    names = {config.rollout.service, *(reward.service for reward in config.rewards), *config.services}
+    queues = {name: service.queue or name for name, service in config.services.items()}
     timeout_s = config.failures.timeout_s
-    return {name: AsyncClient(redis_url, service=name, timeout_s=timeout_s, retries=1) for name in names}
+    return {
+        name: AsyncClient(redis_url, service=queues.get(name, name), timeout_s=timeout_s, retries=0)
+        for name in sorted(names)
+    }
 
 
 class Rollouts:
@@ -195,6 +206,21 @@ class Rollouts:
         """The PRM's current version; 0 without one."""
         reward = self._config.process
         return self._loop.run(self._clients[reward.service].versions()).current if reward else 0
+
+    def greet(self) -> dict[str, ServiceInfo]:
+        """What every service says of itself.
+
+        Raises:
+            GuerdonError: one of them does not answer.
+        """
+        return {name: self._loop.run(self._greet(name)) for name in sorted(self._clients)}
+
+    async def _greet(self, name: str) -> ServiceInfo:
+        started = time.monotonic()
+        info = await self._clients[name].info()
+        self._stats.round_trip(name, time.monotonic() - started)
+        self._stats.answered(name, Status.OK)
+        return info
 
     def _check_refills(self, asked: int, count: int, kept: int) -> None:
         if asked >= self._config.rollout.refill_budget * count:

@@ -33,6 +33,7 @@ def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> R
         Rollouts(clients, run.config, run.stats) as rollouts,
         Recorder(run.folder, run.state.step, view) as record,
     ):
+        run.greet(rollouts)
         if run.is_new:
             run.begin(rollouts, record)
         while run.state.step < run.config.training.steps:
@@ -81,6 +82,12 @@ class Run:
         found.restore(self.learner)
         self._view.message(f"resuming from {found.path}")
         return replace(found.state, attempt=found.state.attempt + 1), ServiceStats(found.services)
+
+    def greet(self, rollouts: Rollouts) -> None:
+        """Make sure that every service answers before the first prompt is asked."""
+        answers = rollouts.greet()
+        names = ", ".join(f"{name} {info.scorer_version}" for name, info in answers.items())
+        self._view.message(f"{len(answers)} services answer: {names}")
 
     def begin(self, rollouts: Rollouts, record: Recorder) -> None:
         """Measure the initial policy and write the checkpoint that every resume can fall back on."""
