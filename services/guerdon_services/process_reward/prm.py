@@ -27,6 +27,7 @@ class Step:
     """What one optimizer step was made of: log-ratios of the weights before it, mean loss, unclipped norm."""
 
     log_ratios: list[Tensor]
+    references: list[Tensor]
     loss: float
     grad_norm: float
 
@@ -49,12 +50,22 @@ class ImplicitPRM:
         self._grad_clip = grad_clip
         self._max_tokens = max_tokens
 
-    def log_ratios(self, sequences: Sequence[ScoredSequence], *, temperature: float) -> list[Tensor]:
-        """q of every response, each of shape (T,); empty for an empty response."""
+    def log_ratios(
+        self,
+        sequences: Sequence[ScoredSequence],
+        *,
+        temperature: float,
+        references: Sequence[Tensor] | None = None,
+    ) -> list[Tensor]:
+        """q of every response, each of shape (T,); empty for an empty response.
+
+        `references` are the reference's log-probs where a step has computed them: they never change.
+        """
+        if references is None:
+            references = self._reference_logps(sequences, temperature)
         policy = token_logprobs(self.policy, sequences, temperature=temperature, max_tokens=self._max_tokens)
         return [
-            implicit_rewards(prm_T, ref_T, beta=1.0)
-            for prm_T, ref_T in zip(policy, self._reference_logps(sequences, temperature), strict=True)
+            implicit_rewards(prm_T, ref_T, beta=1.0) for prm_T, ref_T in zip(policy, references, strict=True)
         ]
 
     def step(
@@ -90,7 +101,7 @@ class ImplicitPRM:
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return Step(log_ratios, loss, grad_norm)
+        return Step(log_ratios, references, loss, grad_norm)
 
     def _accumulate(
         self,

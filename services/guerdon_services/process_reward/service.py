@@ -170,7 +170,9 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         ratios = step.log_ratios
         if request.order == "before":
             ratios = self._prm.log_ratios(
-                [item.sequence for item in labelled], temperature=options.temperature
+                [item.sequence for item in labelled],
+                temperature=options.temperature,
+                references=step.references,
             )
         scored_by = self._version if request.order == "before" else before
         response = UpdateResponse(
