@@ -29,8 +29,10 @@ from guerdon_services.math.forms import (
     Scalar,
     TooComplex,
     flatten,
+    is_balanced,
     is_label,
     read,
+    relation_in,
 )
 from guerdon_services.math.normalise import is_words, key, normalise
 from guerdon_services.math.numbers import Number, equal_numbers, parse_number, rounds_to, shows, strip_units
@@ -40,6 +42,9 @@ _RELATIVE = sympy.Float("1e-25", _DIGITS)
 _POINTS = 6
 #: Points at which two expressions must have been compared before they count as equal.
 _ENOUGH = 3
+#: Characters and levels of brackets of one expression that is parsed.
+_MAX_EXPRESSION, _MAX_NESTING = 5000, 60
+_DIRECTIONS = {"<": ">", ">": "<", "\\leq": "\\geq", "\\geq": "\\leq"}
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 #: How Math-Verify may rewrite LaTeX: units and boxes are dealt with before.
 _READ = NormalizationConfig(
@@ -67,8 +72,8 @@ def equal(answer: str, gold: str) -> Decision:
     except TooComplex as problem:
         return Decision(False, "none", f"the answer cannot be read: {problem}")
     same = _same(given, expected)
-    if not same and _is_inequality(answer) and _is_inequality(gold):
-        same = _math_verify(normalise(answer), normalise(gold))
+    if not same:
+        same = _same_inequality(relation_in(normalise(answer)), relation_in(normalise(gold)))
     return Decision(same, "symbolic", "algebra")
 
 
@@ -89,8 +94,16 @@ def _same(answer: Form, gold: Form) -> bool:
     return _same_scalar(answer.text, gold.text)
 
 
-def _is_inequality(text: str) -> bool:
-    return re.search(r"[<>]|\\[lg]eq(?![a-zA-Z])", normalise(text)) is not None
+def _same_inequality(answer: Relation | None, gold: Relation | None) -> bool:
+    """`2x < 6` and `x < 3`: the differences of the sides have a constant ratio, whose sign turns the relation."""
+    if answer is None or gold is None or not (set(answer.signs) | set(gold.signs) <= _DIRECTIONS.keys()):
+        return False
+    left, right = _difference(answer), _difference(gold)
+    ratio = None if left is None or right is None else _constant_ratio(left, right)
+    if ratio is None:
+        return False
+    turned = answer.signs[0] if ratio > 0 else _DIRECTIONS[answer.signs[0]]
+    return turned == gold.signs[0]
 
 
 def _same_labelled(answer: Form, gold: Labelled) -> bool:
@@ -125,9 +138,7 @@ def _same_equation(answer: Relation, gold: Relation) -> bool:
     if len(answer.signs) == len(gold.signs) == 1 and answer.signs == gold.signs == ("=",):
         left, right = _difference(answer), _difference(gold)
         if left is not None and right is not None and left.free_symbols == right.free_symbols:
-            ratio = _constant_ratio(left, right)
-            if ratio is not None:
-                return ratio
+            return _constant_ratio(left, right) is not None
     return _math_verify(_text(answer), _text(gold))
 
 
@@ -275,20 +286,19 @@ def _close(left: Any, right: Any, *, real: bool = False) -> bool | None:
     return bool(abs(left - right) <= scale * _RELATIVE)
 
 
-def _constant_ratio(left: Any, right: Any) -> bool | None:
-    """Whether two expressions differ only by a constant factor."""
+def _constant_ratio(left: Any, right: Any) -> Any:
+    """The constant factor between two expressions; None when there is none."""
     draw = random.Random(1)
-    symbols = sorted(left.free_symbols, key=str)
+    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
     ratios: list[Any] = []
     for _ in range(_ENOUGH):
         values = {name: sympy.Rational(draw.randint(2100, 7900), 1009) for name in symbols}
         above, below = _number(left.subs(values)), _number(right.subs(values))
-        if above is None or below is None or below == 0:
+        if above is None or below is None or below == 0 or not (above / below).is_real:
             return None
         ratios.append(above / below)
-    return (
-        all(bool(abs(ratio - ratios[0]) <= abs(ratios[0]) * _RELATIVE) for ratio in ratios) and ratios[0] != 0
-    )
+    same = all(bool(abs(ratio - ratios[0]) <= abs(ratios[0]) * _RELATIVE) for ratio in ratios)
+    return ratios[0] if same and ratios[0] != 0 else None
 
 
 def _difference(relation: Relation) -> Any:
@@ -311,6 +321,8 @@ def _text(relation: Relation) -> str:
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> Any:
     """What Math-Verify reads, or None. Its own timeouts use signals and stay off: the parent kills."""
+    if len(text) > _MAX_EXPRESSION or not is_balanced(text, _MAX_NESTING):
+        return None
     config = [LatexExtractionConfig(normalization_config=_READ)]
     found = cast("list[Any]", parse(f"${text}$", config, parsing_timeout=cast(int, None)))
     return found[0] if found and not isinstance(found[0], str) else None

@@ -10,12 +10,14 @@ from typing import Literal
 
 Mode = Literal["last_box", "single_box", "lenient"]
 
+#: Characters at the end of a response in which a box is looked for.
+_MAX_CHARS = 1_000_000
 #: Characters at the end of a response in which an unboxed answer is looked for.
 _TAIL = 4000
 
 _THINK_CLOSE = re.compile(r"</(?:think|thinking|reasoning)>")
 _THINK_OPEN = re.compile(r"<(?:think|thinking|reasoning)>")
-_BRACES = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\\\|\\[{}]|[{}]")
+_BRACES = re.compile(r"\\{1,4}(?:boxed|fbox)\s*\{|\\\\|\\[{}]|[{}]")
 _BETWEEN_BOXES = re.compile(
     r"(?:[\s$,;]|\\quad|\\qquad|\\[,;:! ]|\\(?:text|mbox)\{\s*(?:and|or)\s*\}|and|or|\\[()\[\]])*"
 )
@@ -55,7 +57,7 @@ class _Box:
 
 def extract(response: str, mode: Mode) -> Extraction:
     """The final answer of a response."""
-    text = after_thinking(response)
+    text = after_thinking(response)[-_MAX_CHARS:]
     if not text.strip():
         return Extraction(None, "nothing follows the thinking part" if response.strip() else "empty response")
     boxes = _boxes(text)

@@ -6,7 +6,7 @@ Returns None for whatever it cannot be sure of.
 import re
 
 from guerdon_services.math.decision import Decision, UnreadableReference
-from guerdon_services.math.forms import split_list
+from guerdon_services.math.forms import TooComplex, split_list
 from guerdon_services.math.normalise import is_words, key, normalise
 from guerdon_services.math.numbers import decimal_comma, equal_numbers, integer_digits, parse_number
 
@@ -40,7 +40,20 @@ def decide(answer: str, reference: str) -> Decision | None:
 
 def is_list(reference: str) -> bool:
     """Whether a reference holds several values."""
-    return len(split_list(normalise(reference))) > 1
+    try:
+        return len(split_list(normalise(reference))) > 1
+    except TooComplex:
+        return True
+
+
+def decide_long(answer: str, reference: str) -> Decision:
+    """The decision for an answer too long to be read: the same text, the same digits, or wrong."""
+    if answer.strip() == reference.strip():
+        return Decision(True, "string", "the same text")
+    digits = integer_digits(answer.strip())
+    if digits is not None and digits == integer_digits(reference.strip()):
+        return Decision(True, "rational", "integers")
+    return Decision(False, "none", f"an answer of {len(answer)} characters is too long to be read")
 
 
 def _choice(given: str, gold: str) -> Decision | None:

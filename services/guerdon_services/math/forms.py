@@ -15,13 +15,13 @@ _MAX_SIGNS = 4
 
 _OPENERS = {"(": "(", "[": "[", "{": "{", "\\{": "{"}
 _TOKEN = re.compile(r"\\[{}]|\\[a-zA-Z]+|\\.|[()\[\]{}]|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])|.", re.DOTALL)
+_BRACKET = re.compile(r"\\\\|[()\[\]{}]")
 _RELATIONS = ("\\leq", "\\geq", "\\neq", "\\approx", "\\in", "\\equiv", "<", ">", "=")
 _LABEL = re.compile(
     r"\|?(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|'|\^\{?\\prime\}?)*\s*(?:\([^()=<>]*\))?\|?"
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*|\\frac\{[A-Z]+\}\{[A-Z]+\}"
 )
 _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)\s*|[ei]\s*")
-_PROSE_LABEL = re.compile(r"\s*(?:\\text\s*\{[^{}]*\}|[A-Z]?[a-z]{2,})\s*[:=]\s*(?=\S)")
 _TAIL = re.compile(
     r"\s*,?\s*(?:\\text\s*\{\s*)?\b(?:for all|for any|for every|for each|where)\b.*$", re.DOTALL
 )
@@ -93,7 +93,7 @@ def read(text: str, depth: int = 0) -> Form:
     matrix = _MATRIX.fullmatch(text)
     if matrix:
         return _matrix(text, matrix.group(2), depth)
-    relation = _relation(text)
+    relation = relation_in(text)
     if relation:
         return _read_relation(relation, depth)
     pieces = _split(text, ("\\cup",))
@@ -151,7 +151,8 @@ def _is_thousands(text: str, index: int, token: str) -> bool:
     return re.fullmatch(r"\d{1,3}(?:,\d{3})+", run) is not None
 
 
-def _relation(text: str) -> Relation | None:
+def relation_in(text: str) -> Relation | None:
+    """The relation that a text is at its outermost level, if it is one."""
     parts: list[str] = []
     signs: list[str] = []
     depth = start = 0
@@ -277,6 +278,19 @@ def _matrix(text: str, body: str, depth: int) -> Form:
     if sum(len(row) for row in cells) > _MAX_ITEMS:
         raise TooComplex("a matrix of too many cells")
     return Matrix(tuple(tuple(read(cell, depth + 1) for cell in row) for row in cells), text)
+
+
+def is_balanced(text: str, levels: int) -> bool:
+    """Whether the brackets of a text pair up (of whatever kind: [0, 1) does), nested at most so many levels."""
+    depth = 0
+    for match in _BRACKET.finditer(text):
+        if match.group() in "([{":
+            depth += 1
+        elif match.group() in ")]}":
+            depth -= 1
+        if not 0 <= depth <= levels:
+            return False
+    return depth == 0
 
 
 def flatten(group: Group) -> tuple[Form, ...]:

@@ -68,14 +68,20 @@ _PASSES: list[tuple[re.Pattern[str], str]] = [
         (r"(?<![\\a-zA-Z])pi(?![a-zA-Z])", r"\\pi "),
         (r"(?<![\\a-zA-Z])(?:infinity|inf|oo)(?![a-zA-Z])", r"\\infty "),
         (r"\+\s*\\infty", r"\\infty"),
-        (r"\\arc(sin|cos|tan)(?![a-zA-Z])", r"\\arc\1"),
+        (r"(?<![\\a-zA-Z])((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp)\s*(?=\()", r"\\\1"),
         (r"\\text\{\s*(and|or)\s*\}", r" \1 "),
     )
 ]
+#: Marks, braces and commands around an answer that are taken off.
+_MAX_WRAPPERS = 20
 _SPACES = re.compile(r"\s+")
 _WHOLE_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _DOUBLE_BACKSLASH = re.compile(r"\\\\(?=[a-zA-Z()\[\]{}])")
 _ANSWER_WORD = re.compile(r"^(?:the )?(?:final )?answer(?: is)?\b\s*:?\s*(?=\S)", re.IGNORECASE)
+_ONE_CHARACTER = re.compile(r"\{([0-9a-zA-Z])\}")
+_INTRODUCTION = re.compile(
+    r"^\\text\s*\{(?![^{}]*\bnot\b)[^{}]*(?:\bis|\bare|:|=)\s*\}\s*(?=\S)", re.IGNORECASE
+)
 _BETWEEN_DIGITS = re.compile(r"(?<=\d) (?=\d)")
 _SQRT_OF_NUMBER = re.compile(r"√\s*(\d+(?:\.\d+)?)")
 _SQRT_CALL = re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(")
@@ -92,14 +98,12 @@ def normalise(text: str) -> str:
         text = pattern.sub(replacement, text)
     text = _plain_roots(text)
     text = _SPACES.sub(" ", text).strip()
-    return _unwrap(_ANSWER_WORD.sub("", text))
+    return _unwrap(_INTRODUCTION.sub("", _ANSWER_WORD.sub("", text)))
 
 
 def key(normalised: str) -> str:
     """What two normalised texts must share to be the same string: spaces and the case of words do not count."""
-    bare = _BETWEEN_DIGITS.sub("\0", normalised).replace(" ", "")
-    if "_" not in bare:
-        bare = bare.replace("{", "").replace("}", "")
+    bare = _ONE_CHARACTER.sub(r"\1", _BETWEEN_DIGITS.sub("\0", normalised).replace(" ", ""))
     return bare.lower() if is_words(normalised) else bare
 
 
@@ -156,10 +160,9 @@ def _closing(text: str, start: int) -> int:
 
 def _unwrap(text: str) -> str:
     """Drops what surrounds the whole answer: sentence marks, redundant braces, a `\\text{}` around all of it."""
-    while text:
-        stripped = text.strip(" \n")
-        if not stripped.endswith("\\\\"):
-            stripped = stripped.removesuffix("\\").rstrip()
+    for _ in range(_MAX_WRAPPERS):
+        stripped = text.strip()
+        stripped = stripped.rstrip("\\").rstrip()
         if stripped[-1:] in (".", ";", ",") and not stripped.endswith(".."):
             stripped = stripped[:-1].rstrip()
         whole = _WHOLE_TEXT.fullmatch(stripped)

@@ -15,7 +15,7 @@ _ROUNDED_DIGITS = 3
 _ROUNDED_RELATIVE = Fraction(2, 1000)
 
 _SIGN = r"(?P<sign>[-+]?)\s*"
-_DIGITS = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
+_DIGITS = r"[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+|\d+"
 _DECIMAL = re.compile(rf"{_SIGN}(?P<whole>{_DIGITS})?(?:\.(?P<places>\d*))?")
 _FRACTION = re.compile(
     rf"{_SIGN}(?:(?P<whole>\d+)\s*)?(?:\\frac\s*\{{\s*(?P<n>[-+]?\d+)\s*\}}\s*\{{\s*(?P<d>[-+]?\d+)\s*\}})"
@@ -26,7 +26,10 @@ _SCIENTIFIC = re.compile(
 )
 _PERCENT = re.compile(r"\s*(?:%|(?:\\text\s*\{\s*)?(?:percent(?:age)?|pct)\s*\}?)$", re.IGNORECASE)
 _TEXT_UNIT = re.compile(r"\\text\s*\{([^{}]*)\}\s*(?:\^\s*\{?\d\}?)?$")
-_WORD_UNIT = re.compile(r"(?<=[\d}) ])\s*([A-Za-z]{2,}\.?(?: [A-Za-z]{2,}\.?){0,3})(?:\^\s*\{?\d\}?)?$")
+_WORD_UNIT = re.compile(
+    r"(?:(?<=[\d})])\s*(?=(?:[mck]m|k?g|m[gl]|ft|in|hr|hrs|min|sec|kph|mph|mm)\b)|(?<=[\d})])\s+)"
+    r"([A-Za-z]{2,}\.?(?: [A-Za-z]{2,}\.?){0,3})(?:\^\s*\{?\d\}?)?$"
+)
 _CURRENCY = re.compile(r"^([-+]?)\s*[€£¥]\s*|\s*[€£¥]$")
 _NO_UNIT = re.compile(r"\b(?:and|or|not|if|for|when|where)\b|[\d=<>]", re.IGNORECASE)
 _ORDINAL = re.compile(r"\s*\^\s*\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?$")
@@ -72,7 +75,7 @@ def parse_number(text: str) -> Number | None:
 
 def integer_digits(text: str) -> str | None:
     """Sign and digits of an integer of any length, without separators and leading zeros; None for the rest."""
-    match = re.fullmatch(r"([-+]?)\s*(\d{1,3}(?:,\d{3})+|\d+)", text)
+    match = re.fullmatch(r"([-+]?)\s*([1-9]\d{0,2}(?:,\d{3})+|\d+)", text)
     if not match:
         return None
     digits = match.group(2).replace(",", "").lstrip("0") or "0"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Annotated, Any, ClassVar
 
@@ -10,13 +11,15 @@ from pydantic import Field
 from guerdon.types import Result, Sample, Status, Verdict, failed
 from guerdon_services.math.decision import Decision, UnreadableReference
 from guerdon_services.math.extract import Extraction, Mode, extract
-from guerdon_services.math.fast import decide, is_list
+from guerdon_services.math.fast import decide, decide_long, is_list
 from guerdon_services.math.normalise import normalise
 from guerdon_services.runtime.scorer import Batching, ScoreJob, Scorer, ScorerOptions, ScorerSettings
 from guerdon_services.workers import CallFailed, NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
 
 #: Characters of an answer or a reference that a verdict and a reason repeat.
 _SHOWN = 200
+#: Decisions of the algebra that are kept.
+_REMEMBERED = 10_000
 
 
 class MathSettings(ScorerSettings):
@@ -27,7 +30,6 @@ class MathSettings(ScorerSettings):
     memory_mb: Annotated[int, Field(ge=256)] = 1024
     #: Comparisons after which a worker is replaced: sympy's caches only grow.
     recycle_after: Annotated[int, Field(ge=1)] = 2000
-    max_response_chars: Annotated[int, Field(ge=1)] = 2_000_000
     max_answer_chars: Annotated[int, Field(ge=1)] = 20_000
     max_reference_chars: Annotated[int, Field(ge=1)] = 200_000
 
@@ -57,6 +59,8 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
             memory_mb=settings.memory_mb,
             recycle_after=settings.recycle_after,
         )
+        # The responses of one group often give the same answer. Failures raise, and are not remembered.
+        self._compared = lru_cache(maxsize=_REMEMBERED)(self._compare)
 
     def open(self) -> None:
         """Start the workers; returns when each has imported its algebra."""
@@ -84,10 +88,7 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
         problem = self._input_problem(sample)
         if problem:
             return failed(Status.INVALID_INPUT, problem)
-        response = sample.response or ""
-        if len(response) > self.settings.max_response_chars:
-            return _wrong(f"the response has {len(response)} characters; more than fit an answer")
-        extraction = extract(response, options.extraction)
+        extraction = extract(sample.response or "", options.extraction)
         if extraction.answer is None:
             return _wrong(extraction.reason)
         try:
@@ -111,14 +112,14 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
         return None
 
     def _judge(self, extraction: Extraction, references: Sequence[str]) -> Result:
-        """Fast path over all references first; what it leaves open goes to one worker in one call."""
+        """Fast path over all references first; what it leaves open goes to a worker."""
         unread: list[str] = []
         wrong: list[tuple[str, str, Decision]] = []
         undecided: list[tuple[int, str, str]] = []
         for index, reference in enumerate(references):
             answer = _answer_for(extraction, reference)
             try:
-                decision = decide(answer, reference)
+                decision = self._decide(answer, reference)
             except UnreadableReference as problem:
                 unread.append(f"references[{index}] {problem}")
                 continue
@@ -129,7 +130,7 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
             else:
                 wrong.append((answer, reference, decision))
         for index, answer, reference in undecided:
-            outcome = self._compare(answer, reference)
+            outcome = self._compared(answer, reference)
             if isinstance(outcome, str):
                 unread.append(f"references[{index}] {outcome}")
             elif outcome.equal:
@@ -140,11 +141,13 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
             return failed(Status.INVALID_INPUT, "; ".join(unread))
         return _result(*wrong[0])
 
+    def _decide(self, answer: str, reference: str) -> Decision | None:
+        if len(answer) > self.settings.max_answer_chars:
+            return decide_long(answer, reference)
+        return decide(answer, reference)
+
     def _compare(self, answer: str, reference: str) -> Decision | str:
         """The algebra's decision, or why the reference cannot be read."""
-        limit = self.settings.max_answer_chars
-        if len(answer) > limit:
-            return Decision(False, "none", f"an answer of {len(answer)} characters is too long to be read")
         reply: dict[str, Any] = self._pool.run({"answer": answer, "reference": reference})
         if "unreadable" in reply:
             return str(reply["unreadable"])
