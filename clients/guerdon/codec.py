@@ -169,8 +169,6 @@ def _field(cls: type[Message], descriptor: FieldDescriptor) -> _Field:
     write, read = _json_text(descriptor.name) if json_text else _accessors(descriptor)
     presence = descriptor.has_presence
     default = None if info.is_required() else info.get_default(call_default_factory=True)
-    if not presence and default:
-        write = _refusing_zero(write)
     return _Field(
         name=descriptor.name,
         write=write,
@@ -204,17 +202,6 @@ def _accessors(descriptor: FieldDescriptor) -> Accessors:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _refusing_zero(write: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """The other side would read the zero as "not given" and put its own default there."""
-
-    def checked(proto: Any, value: Any) -> None:
-        if not value:
-            raise FieldError("must not be empty")
-        write(proto, value)
-
-    return checked
 
 
 # Messages ------------------------------------------------------------------------------------------------
