@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from guerdon.types import TestVerdict
 from guerdon_services.code import judge, linked, programs
+from guerdon_services.code.supervision import Run
 from guerdon_services.code.tasks import Plan, Test
-from guerdon_services.code.worker import Run, Worker
+from guerdon_services.code.worker import Worker
 from guerdon_services.runtime.scorer import Unscorable
 
 

@@ -8,8 +8,9 @@ import json
 
 from guerdon.types import TestVerdict
 from guerdon_services.code import codec, judge, programs
+from guerdon_services.code.supervision import Run
 from guerdon_services.code.tasks import Plan, Test
-from guerdon_services.code.worker import Run, Worker
+from guerdon_services.code.worker import Worker
 from guerdon_services.runtime.scorer import Unscorable
 
 

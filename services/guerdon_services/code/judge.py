@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from guerdon.types import TestVerdict
 from guerdon_services.code import codec, compare, programs
+from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, died_of
 from guerdon_services.code.tasks import Plan, Test
-from guerdon_services.code.worker import Infrastructure, Run, RunLimits, died_of
 from guerdon_services.runtime.scorer import Unscorable
 
 Kind = Literal["AC", "WA", "TLE", "MLE", "OLE", "RE", "CE"]
@@ -51,12 +51,12 @@ def failure(run: Run, limits: RunLimits) -> TestVerdict | None:
     if report.startswith(programs.COMPILE_ERROR):
         return verdict(run, "CE", _text(report[1:]))
     ended_by = died_of(run)
-    if run.over_wall:
+    if run.cpu_s > limits.cpu_s or ended_by is signal.SIGXCPU:
+        return verdict(run, "TLE", f"processor time over {limits.cpu_s:g} s")
+    if run.over_time:
         return verdict(
             run, "TLE", f"wall time over {limits.wall_s:g} s, of which {run.cpu_s:.2f} s on a core"
         )
-    if run.cpu_s > limits.cpu_s or ended_by is signal.SIGXCPU:
-        return verdict(run, "TLE", f"processor time over {limits.cpu_s:g} s")
     if ended_by is signal.SIGKILL:
         # Programs cannot send it to themselves: out of memory on the machine, or an operator.
         raise Infrastructure("the program was killed from outside the sandbox")

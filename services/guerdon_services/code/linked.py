@@ -1,7 +1,8 @@
 """Assert and unittest tests: the tests in one sandbox, the program in another, joined by a socket pair.
 
-The tests are the caller's trusted code, but they run beside no hostile object: the program's functions are stand-ins that
-send plain arguments over the link and get plain values back (`codec`, never pickle). Frames: 8 bytes of length, then
+The tests are the caller's trusted code, and they meet no hostile object: the program's functions are stand-ins
+that send plain arguments over the link and get plain values back (`codec`, never pickle). Frames: 8 bytes of
+length, then
 
     tests -> program   [function, arguments, keyword arguments]
     program -> tests   VALUE + value, or RAISED + [type name, message]

@@ -25,6 +25,8 @@ READY, BEGUN, COMPILE_ERROR, SETUP_ERROR, VALUE, BROKEN = b"R", b"B", b"C", b"I"
 #: Exit codes; they refine a failure and never mean success.
 EXIT_EXCEPTION, EXIT_MEMORY = 1, 78
 
+_MODULE_NAMES = {"stdio": "__main__", "assert": "tests", "unittest": "tests"}
+
 
 class Job(TypedDict):
     """One run of one program, as JSON text in a sealed file. It never holds an expected value."""
@@ -43,7 +45,7 @@ class Job(TypedDict):
 def run(job: Job) -> NoReturn:
     """Run the job and end the process."""
     _open_streams()
-    module = ModuleType("__main__" if job["kind"] == "stdio" else "solution")
+    module = ModuleType(_MODULE_NAMES.get(job["kind"], "solution"))
     module.__dict__["__builtins__"] = __builtins__
     sys.modules[module.__name__] = module
     _set_up(module, job["setup"])

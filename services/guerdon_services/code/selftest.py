@@ -2,7 +2,8 @@
 
 from guerdon_services.code import judge, programs
 from guerdon_services.code.sandbox import Profile
-from guerdon_services.code.worker import Infrastructure, RunLimits, Worker
+from guerdon_services.code.supervision import Infrastructure, RunLimits
+from guerdon_services.code.worker import Worker
 
 
 class NotIsolated(RuntimeError):

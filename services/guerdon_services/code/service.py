@@ -18,7 +18,8 @@ from guerdon_services.code.asserted import asserted
 from guerdon_services.code.checker import checked
 from guerdon_services.code.extraction import last_code_block
 from guerdon_services.code.sandbox import Profile
-from guerdon_services.code.worker import Infrastructure, Run, RunLimits, Starved, Worker, remove_stale_scratch
+from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, Starved
+from guerdon_services.code.worker import Worker, remove_stale_scratch
 from guerdon_services.runtime.scorer import (
     Batching,
     ScoreJob,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guerdon.types import CodeTask, CodeTest, Compare, Sample
-from guerdon_services.code.worker import RunLimits
+from guerdon_services.code.supervision import RunLimits
 from guerdon_services.runtime.scorer import Unscorable
 
 STDIO_MODES = frozenset({"exact", "tokens", "lines_rstrip", "unordered_lines", "any_of", "float", "checker"})

@@ -46,6 +46,16 @@ class Ask:
         )
         return verdict(self.task(program, task))
 
+    def asserts(self, program: str, test: str, kind: str = "assert", **more: Any) -> str:
+        """The verdict of one assert or unittest test."""
+        task = CodeTask(
+            kind=kind,  # type: ignore[arg-type]
+            tests=[CodeTest(test=test)],
+            limits=Limits(cpu_s=1, wall_s=2, memory_mb=256),
+            **more,
+        )
+        return verdict(self.task(program, task))
+
 
 def verdict(result: Result) -> str:
     """The verdict of a result with one test, or its status with the reason."""

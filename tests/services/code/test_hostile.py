@@ -6,12 +6,15 @@ let a policy dodge a bad reward).
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from guerdon.types import Limits
 
 FORGED_VALUES = {
     "int subclass equal to everything": """
@@ -116,6 +119,10 @@ def f(a, b):
 import os
 def f(a, b):
     os.write(3, b"IValueError"); os._exit(1)""",
+    "claims not to have begun": """
+import os
+def f(a, b):
+    os.write(3, b"RIValueError"); os._exit(1)""",
     "itself": "def f(a, b):\n    x = []\n    x.append(x)\n    return x",
     "generator": "def f(a, b): return (i for i in range(3))",
     "pickle": "import os\nclass P:\n    def __reduce__(self): return (os._exit, (0,))\ndef f(a, b): return P()",
@@ -127,6 +134,35 @@ def f(a, b):
 )
 def test_no_wrong_function_passes(ask: Any, still_works: Callable[[], None], program: str) -> None:
     assert ask.call(program, [1, 2], 3) in ("WA", "RE")
+
+
+@pytest.mark.parametrize(
+    "program", list((FORGED_VALUES | STEALING).values()), ids=list(FORGED_VALUES | STEALING)
+)
+def test_no_wrong_function_passes_asserts(ask: Any, still_works: Callable[[], None], program: str) -> None:
+    assert ask.asserts(program, "assert f(1, 2) == 3\nassert f(2, 2) == 4") in ("WA", "RE", "TLE")
+
+
+LINK = """
+import os, struct
+def send(body): os.write(4, struct.pack("<Q", len(body)) + body)
+"""
+OVER_THE_LINK = {
+    "a passed report": LINK + "send(b'P')\ndef f(a, b): send(b'P'); os._exit(0)",
+    "garbage": LINK + "send(b'Vgarbage')\ndef f(a, b): return 3",
+    "a length that lies": "import os\nos.write(4, b'\\xff' * 8)\ndef f(a, b): return 3",
+    "an exception that is none": LINK + "send(b'Xl' + bytes(8))\ndef f(a, b): return 3",
+    "silence": "import time\ndef f(a, b): time.sleep(99)",
+    "an end": "import os\nos.close(4)\ndef f(a, b): return 3",
+    "a flood": "import os\nwhile True: os.write(4, b'\\0' * 65536)",
+}
+
+
+@pytest.mark.parametrize("name", list(OVER_THE_LINK))
+def test_the_link_to_the_tests_takes_nothing_on_trust(
+    ask: Any, still_works: Callable[[], None], name: str
+) -> None:
+    assert ask.asserts(OVER_THE_LINK[name], "assert f(1, 2) == 3") in ("WA", "RE", "TLE")
 
 
 RESOURCES = {
@@ -158,6 +194,11 @@ RESOURCES = {
     "null pointer": ("import ctypes; ctypes.string_at(0)", {"RE"}),
     "abort": ("import os; os.abort()", {"RE"}),
     "kills itself": ("import os; os.kill(os.getpid(), 9); print(6)", {"RE"}),
+    "has the kernel kill it": (
+        "import resource, signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
+        "try: resource.setrlimit(resource.RLIMIT_CPU, (0, 0))\nexcept Exception: pass\nwhile True: pass",
+        {"TLE"},
+    ),
     "kills everyone": ("import os; os.kill(-1, 9); print(6)", {"RE"}),
     "kills its group": ("import os; os.killpg(0, 9); print(6)", {"RE"}),
     "kills the server": ("import os; os.kill(os.getppid(), 9); print(6)", {"RE"}),
@@ -167,8 +208,6 @@ RESOURCES = {
 
 @pytest.mark.parametrize("name", list(RESOURCES))
 def test_no_program_takes_more_than_its_share(ask: Any, still_works: Callable[[], None], name: str) -> None:
-    from guerdon.types import Limits
-
     program, verdicts = RESOURCES[name]
     limits = Limits(cpu_s=1, wall_s=2, memory_mb=128)
     assert ask.stdio(program, output="6\n", limits=limits) in verdicts
@@ -234,19 +273,17 @@ def test_nothing_is_left_on_the_machine(ask: Any) -> None:
     for worker in ask.scorer.workers:
         assert worker.server_pid
     servers = {worker.server_pid for worker in ask.scorer.workers}
-    programs = [
-        "import os\nwhile True: os.fork()",
-        "open('x', 'w').write('y')",
-        "import time; time.sleep(60)",
-    ]
-    for program in programs * 2:
-        ask.stdio(program)
-    descriptors = len(os.listdir("/proc/self/fd"))
-    for program in programs * 2:
-        ask.stdio(program)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    programs = ["import os\nwhile True: os.fork()", "open('x', 'w').write('y')", "import time; time.sleep(9)"]
+
+    def run_all() -> int:
+        for program in programs:
+            ask.stdio(program, limits=Limits(cpu_s=1, wall_s=1))
+        return len(os.listdir("/proc/self/fd"))
+
+    assert run_all() == run_all()
     children = {child.pid for child in psutil.Process().children(recursive=True)}
     assert not {pid for pid in children if psutil.Process(pid).ppid() in servers}
-    for worker in ask.scorer.workers:
-        assert os.listdir(worker.scratch) == []
+    deadline = time.monotonic() + 10
+    while any(os.listdir(worker.scratch) for worker in ask.scorer.workers):
+        assert time.monotonic() < deadline
     assert not Path("/tmp/guerdon-hostile").exists()

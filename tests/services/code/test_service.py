@@ -114,6 +114,51 @@ def test_checker_of_a_call_sees_arguments_and_value(ask: Any) -> None:
     assert ask.call("def f(x): return x[1:]", [[1, 2]], [1, 2], mode="checker", checker=checker) == "WA"
 
 
+ASSERTS = [
+    ("def f(x): return x + 1", "assert f(1) == 2", "assert", "AC"),
+    ("def f(x): return x + 1", "assert f(1) == 3", "assert", "WA"),
+    ("def f(x): return x + 1", "def check(candidate):\n    assert candidate(1) == 2", "assert", "RE"),
+    ("def f(x): raise KeyError(x)", "assert f(1) == 2", "assert", "RE"),
+    ("def f(x): raise KeyError(x)", "try:\n    f(1)\nexcept KeyError:\n    pass", "assert", "AC"),
+    ("def f(x) return x", "assert f(1) == 2", "assert", "CE"),
+    ("def f(x): return {(1, x): {2}, 'a': (1,)}", "assert f(1) == {(1, 1): {2}, 'a': (1,)}", "assert", "AC"),
+    ("def f(x, *, y=1): return x + y", "assert f(1, y=5) == 6 and f(1) == 2", "assert", "AC"),
+    ("def f(x): return x", "from solution import f\nassert f('a') == 'a'", "assert", "AC"),
+    ("def f(x): return None", "assert abs(f(1) - 1) < 1", "assert", "WA"),
+    ("def f(x): return x", "assert f(1) = 2", "assert", "invalid_input: code.tests: SyntaxError"),
+    (
+        "n = 0\ndef f():\n    global n\n    n += 1\n    return n",
+        "assert f() == 1 and f() == 2",
+        "assert",
+        "AC",
+    ),
+]
+CASE = """
+import unittest
+class Test(unittest.TestCase):
+    def test_value(self): self.assertEqual(f(1), 2)
+    def test_error(self):
+        with self.assertRaises(ValueError): f(None)
+"""
+ASSERTS += [
+    ("def f(x):\n    if x is None: raise ValueError\n    return x + 1", CASE, "unittest", "AC"),
+    ("def f(x): return x + 1", CASE, "unittest", "WA"),
+    ("def f(x): return x", "import unittest", "unittest", "WA"),
+]
+
+
+@pytest.mark.parametrize(("program", "test", "kind", "verdict"), ASSERTS)
+def test_assert_verdicts(ask: Any, program: str, test: str, kind: str, verdict: str) -> None:
+    assert ask.asserts(program, test, kind).startswith(verdict)
+
+
+def test_asserts_use_the_named_function_and_the_setup(ask: Any) -> None:
+    test = "def check(candidate):\n    assert candidate(two()) == [2]"
+    setup = "def two(): return 2"
+    assert ask.asserts("def g(x): return [x]", test, function="g", setup=setup) == "AC"
+    assert ask.asserts("def g(x): return x", test, function="g", setup=setup) == "WA"
+
+
 def test_time_limits(ask: Any) -> None:
     short = Limits(cpu_s=1, wall_s=2)
     assert ask.stdio("while True: pass", limits=short) == "TLE"
@@ -187,6 +232,7 @@ CALL = [CodeTest(args=[1], expected=1)]
         ("x", CodeTask(kind="stdio", tests=ONE, limits=Limits(cpu_s=1e6)), "code.limits.cpu_s:"),
         ("x", CodeTask(kind="stdio", tests=ONE, limits=Limits(memory_mb=10**6)), "code.limits.memory_mb:"),
         ("x", CodeTask(kind="call", tests=CALL), "code.function:"),
+        ("x", CodeTask(kind="assert", tests=ONE), "code.tests[0].test:"),
         ("x", CodeTask(kind="call", tests=ONE, function="f"), "code.tests[0].args:"),
         (
             "x",

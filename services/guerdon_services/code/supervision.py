@@ -1,0 +1,228 @@
+"""Watches one run from outside: drains its pipes, keeps its clocks, has it killed when it is over a limit.
+
+Nothing that a program writes is trusted here: outputs are bytes with a cap, times come from the kernel.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from guerdon_services.code import programs
+
+_CHUNK = 1 << 16
+_STDERR_TAIL = 2000
+#: How long the server may take to start or reap a child before it counts as hung itself.
+_PATIENCE_S = 10.0
+#: How often the wall limit may be stretched by time the program waited for a core: then the machine is starved.
+_STRETCH = 3.0
+#: The clocks of a program near its limit are read no more often than this.
+_LOOK_S = 0.02
+
+
+class Infrastructure(Exception):
+    """The run told nothing about the program; it may be tried again."""
+
+
+class Starved(Infrastructure):
+    """The machine was too busy to give the program its time."""
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """What one program may use."""
+
+    cpu_s: float
+    wall_s: float
+    memory_mb: int
+    output_bytes: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one program ended on one input."""
+
+    exit_status: int
+    cpu_s: float
+    wall_s: float
+    max_rss_kb: int
+    #: Ended by us: over a time limit, or over the output limit.
+    over_time: bool
+    over_output: bool
+    stdout: bytes
+    stderr_tail: bytes
+    report: bytes
+
+
+@dataclass
+class _Streams:
+    """What came out so far, by pipe; output beyond the limit is not kept."""
+
+    limit: int
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    report: bytearray = field(default_factory=bytearray)
+
+    @property
+    def over(self) -> bool:
+        return len(self.stdout) > self.limit or len(self.report) > self.limit + 64
+
+    def add(self, name: str, data: bytes) -> None:
+        if name == "stderr":
+            self.stderr = (self.stderr + data)[-_STDERR_TAIL:]
+        elif not self.over:
+            (self.stdout if name == "stdout" else self.report).extend(data)
+
+
+class Supervision:
+    """One run, from the request to the server's report of its end."""
+
+    def __init__(self, control: socket.socket, pipes: dict[int, str], limits: RunLimits) -> None:
+        self._control = control
+        self._pipes = pipes
+        self._limits = limits
+        self._streams = _Streams(limits.output_bytes)
+        # Until START arrives the program has not begun: its own clock is not running.
+        self._pid = 0
+        self._started = time.monotonic()
+        self._next_look = self._started + _PATIENCE_S
+        self._killed_for = ""
+
+    def result(self) -> Run:
+        """Wait for the end.
+
+        Raises:
+            Starved: the machine was too busy to tell; the program still runs.
+            Infrastructure: the server died or hangs, or the sandbox could not be raised.
+        """
+        poll = select.poll()
+        for descriptor in (self._control.fileno(), *self._pipes):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            if time.monotonic() >= self._next_look:
+                self._look()
+            for descriptor, _ in poll.poll(max(0.0, self._next_look - time.monotonic()) * 1000 + 1):
+                if descriptor == self._control.fileno():
+                    if run := self._heard(receive(self._control, _PATIENCE_S)):
+                        return run
+                elif not _drain(descriptor, self._pipes[descriptor], self._streams):
+                    poll.unregister(descriptor)
+            if self._streams.over and self._pid and not self._killed_for:
+                self._kill("output")
+
+    def _heard(self, message: bytes) -> Run | None:
+        kind, *words = message.split(b" ")
+        if kind == b"START":
+            self._pid = int(words[0])
+            self._started = time.monotonic()
+            self._next_look = self._started + min(self._limits.wall_s, self._limits.cpu_s)
+            return None
+        if kind == b"EXIT":
+            return self._ended(int(words[0]), float(words[1]), int(words[2]))
+        raise Infrastructure(message.decode("utf-8", "replace"))
+
+    def _look(self) -> None:
+        """Read the clocks: kill the program, give up on the machine, or say when to look again.
+
+        Time that the program was ready to run and had no core is not its own.
+        """
+        if self._killed_for or not self._pid:
+            raise Infrastructure("the fork server does not answer")
+        limits = self._limits
+        wall_s = time.monotonic() - self._started
+        cpu_s = _used_s(self._pid)
+        own_s = wall_s - _waited_for_a_core_s(self._pid, wall_s)
+        if cpu_s > limits.cpu_s or own_s >= limits.wall_s:
+            self._kill("time")
+        elif wall_s >= _STRETCH * limits.wall_s:
+            raise Starved(f"the machine is too busy: {own_s:.1f} s of {limits.wall_s:g} s in {wall_s:.1f} s")
+        else:
+            left_s = min(limits.wall_s - own_s, limits.cpu_s - cpu_s)
+            self._next_look = time.monotonic() + max(_LOOK_S, left_s)
+
+    def _kill(self, reason: str) -> None:
+        # By the server, who alone knows that the id is still its child's.
+        self._killed_for = reason
+        self._control.send(b"KILL")
+        self._next_look = time.monotonic() + _PATIENCE_S
+
+    def _ended(self, exit_status: int, cpu_s: float, max_rss_kb: int) -> Run:
+        for descriptor, name in self._pipes.items():
+            _drain(descriptor, name, self._streams)
+        streams = self._streams
+        if not streams.report.startswith(programs.READY):
+            problem = streams.report[1:300].decode("utf-8", "replace") or f"ended with status {exit_status}"
+            raise Infrastructure(f"the sandbox could not be closed: {problem}")
+        return Run(
+            exit_status=exit_status,
+            cpu_s=cpu_s,
+            wall_s=time.monotonic() - self._started,
+            max_rss_kb=max_rss_kb,
+            over_time=self._killed_for == "time",
+            over_output=streams.over,
+            stdout=bytes(streams.stdout),
+            stderr_tail=bytes(streams.stderr),
+            report=bytes(streams.report),
+        )
+
+
+def receive(control: socket.socket, timeout_s: float) -> bytes:
+    """The server's next message.
+
+    Raises:
+        Infrastructure: it died, or says nothing for `timeout_s` seconds.
+    """
+    control.settimeout(timeout_s)
+    try:
+        message = control.recv(4096)
+    except TimeoutError:
+        raise Infrastructure("the fork server does not answer") from None
+    except ConnectionError as error:
+        raise Infrastructure(f"the fork server died: {error}") from None
+    if not message:
+        raise Infrastructure("the fork server died")
+    return message
+
+
+def _drain(descriptor: int, name: str, streams: _Streams) -> bool:
+    """Read what is there, at most a few chunks; False at end of file."""
+    for _ in range(64):
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        streams.add(name, data)
+    return True
+
+
+def _used_s(pid: int) -> float:
+    """Seconds of processor time of all threads of the program, to the tick; 0 when it is gone. See proc(5), stat."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def _waited_for_a_core_s(pid: int, wall_s: float) -> float:
+    """Seconds that the program's most delayed thread was ready to run and had no core; see proc(5), schedstat.
+
+    Where the kernel does not say (gVisor), half of the time when the load is above twice the number of cores.
+    """
+    waits: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            waits.append(int(path.read_text().split()[1]))
+    if not waits:
+        return wall_s / 2 if os.getloadavg()[0] > 2 * (os.cpu_count() or 1) else 0.0
+    return max(waits) / 1e9
+
+
+def died_of(run: Run) -> signal.Signals | None:
+    """The signal that ended the program, if one did."""
+    return signal.Signals(os.WTERMSIG(run.exit_status)) if os.WIFSIGNALED(run.exit_status) else None
