@@ -31,6 +31,10 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
 }
 
+_PROMPT_FORMS = (
+    "prompt: must be a string, a list of strings, a list of token ids or a list of such lists, and not empty"
+)
+
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31, strict=True)]], Field(min_length=1)]
 
 
@@ -189,6 +193,8 @@ def parse(kind: type[CompletionRequest] | type[ChatRequest], body: Any) -> Compl
         name = str(first["loc"][0]) if first["loc"] else "body"
         if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
             raise BadParameter(name, f"{name} is not supported", code="unsupported_parameter") from None
+        if name == "prompt" and first["type"] != "missing":
+            raise BadParameter(name, _PROMPT_FORMS) from None
         where = ".".join(str(part) for part in first["loc"]) or name
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         raise BadParameter(name, f"{where}: {first['msg']}", code=code) from None

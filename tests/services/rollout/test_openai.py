@@ -1,0 +1,209 @@
+"""The OpenAI routes, over a real socket."""
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from guerdon_services.rollout.service import RolloutGenerator
+from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.runtime.process import running
+from guerdon_services.runtime.settings import Address, RuntimeSettings
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.fixture
+def service(tiny_llama: Path) -> RolloutGenerator:
+    return RolloutGenerator(RolloutSettings(model=tiny_llama, served_name="tiny", version_wait_s=0))
+
+
+@pytest.fixture
+async def http(service: RolloutGenerator) -> AsyncGenerator[httpx.AsyncClient]:
+    async with running(service, RuntimeSettings(http=Address("127.0.0.1", 0))) as process:
+        assert process.url is not None
+        async with httpx.AsyncClient(base_url=process.url, timeout=60, trust_env=False) as client:
+            yield client
+
+
+async def post(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+    response = await http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def refusal(http: httpx.AsyncClient, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = await http.post(path, content=content)
+    return response.status_code, response.json()["error"]
+
+
+def events(text: str) -> list[Any]:
+    """The data of server-sent events; the last is [DONE]."""
+    lines = [line for line in text.split("\n\n") if line]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+async def test_models(http: httpx.AsyncClient) -> None:
+    listing = (await http.get("/v1/models")).json()
+    assert listing["object"] == "list"
+    assert [model["id"] for model in listing["data"]] == ["tiny"]
+
+
+async def test_a_completion_equals_the_native_answer(http: httpx.AsyncClient) -> None:
+    answer = await post(
+        http, COMPLETIONS, model="tiny", prompt="6+0+4=", max_tokens=7, seed=3, n=2, logprobs=1,
+        return_token_ids=True,
+    )  # fmt: skip
+    native = await post(
+        http,
+        "/v1/generate",
+        samples=[{"prompt": "6+0+4="}],
+        sampling={"n": 2, "max_new_tokens": 7, "seed": 3},
+    )
+    group = native["results"][0]
+    assert answer["object"] == "text_completion"
+    assert answer["model"] == "tiny"
+    assert answer["system_fingerprint"] == "v0"
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    for choice, rollout in zip(answer["choices"], group["rollouts"], strict=True):
+        assert choice["text"] == rollout["response"]
+        assert choice["token_ids"] == rollout["token_ids"]
+        assert choice["prompt_token_ids"] == group["prompt_token_ids"]
+        assert choice["finish_reason"] == rollout["finish_reason"]
+        assert choice["logprobs"]["token_logprobs"] == pytest.approx(rollout["logprobs"])
+        tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+        assert offsets == [len("".join(tokens[:index])) for index in range(len(tokens))]
+    tokens = sum(len(rollout["token_ids"]) for rollout in group["rollouts"])
+    assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": tokens, "total_tokens": 6 + tokens}
+
+
+async def test_every_form_of_prompt(http: httpx.AsyncClient) -> None:
+    def texts(answer: dict[str, Any]) -> list[str]:
+        return [choice["text"] for choice in answer["choices"]]
+
+    greedy = {"temperature": 0, "max_tokens": 5}
+    [one] = texts(await post(http, COMPLETIONS, prompt="1+1=", **greedy))
+    [other] = texts(await post(http, COMPLETIONS, prompt="9+8=", **greedy))
+    native = await post(
+        http,
+        "/v1/generate",
+        samples=[{"prompt": p} for p in ("1+1=", "9+8=")],
+        sampling={"max_new_tokens": 1},
+    )
+    ids = [result["prompt_token_ids"] for result in native["results"]]
+    assert texts(await post(http, COMPLETIONS, prompt=["1+1=", "9+8="], **greedy)) == [one, other]
+    assert texts(await post(http, COMPLETIONS, prompt=ids[0], **greedy)) == [one]
+    assert texts(await post(http, COMPLETIONS, prompt=ids, n=2, **greedy)) == [one, one, other, other]
+
+
+async def test_default_length_is_openais(http: httpx.AsyncClient) -> None:
+    answer = await post(http, COMPLETIONS, prompt="a", seed=0, temperature=1e-9)
+    assert answer["usage"]["completion_tokens"] <= 16
+
+
+async def test_chat(http: httpx.AsyncClient) -> None:
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    sampling = {"seed": 4, "max_completion_tokens": 6, "logprobs": True, "top_logprobs": 0, "tools": []}
+    answer = await post(http, CHAT, messages=[{"role": "user", "content": parts}], **sampling)
+    plain = await post(http, COMPLETIONS, prompt="<user>hi\n<assistant>", seed=4, max_tokens=6, logprobs=0)
+    [choice] = answer["choices"]
+    assert answer["object"] == "chat.completion"
+    assert choice["message"] == {"role": "assistant", "content": plain["choices"][0]["text"]}
+    logprobs = [one["logprob"] for one in choice["logprobs"]["content"]]
+    assert logprobs == pytest.approx(plain["choices"][0]["logprobs"]["token_logprobs"])
+    assert all(bytes(one["bytes"]).decode() == one["token"] for one in choice["logprobs"]["content"])
+    assert answer["usage"] == plain["usage"]
+
+
+async def test_stop(http: httpx.AsyncClient) -> None:
+    whole = (await post(http, COMPLETIONS, prompt="a", seed=1, max_tokens=30))["choices"][0]["text"]
+    for stop in (whole[6:8], ["\x00never", whole[6:8]]):
+        [choice] = (await post(http, COMPLETIONS, prompt="a", seed=1, max_tokens=30, stop=stop))["choices"]
+        assert choice["text"] == whole[: whole.index(whole[6:8])]
+        assert choice["finish_reason"] == "stop"
+
+
+async def test_streams(http: httpx.AsyncClient) -> None:
+    body = {"prompt": ["a", "b"], "n": 2, "seed": 5, "max_tokens": 6}
+    whole = await post(http, COMPLETIONS, **body)
+    usage = {"include_usage": True}
+    response = await http.post(COMPLETIONS, json={**body, "stream": True, "stream_options": usage})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *pieces, last = events(response.text)
+    choices = sorted((piece["choices"][0] for piece in pieces), key=lambda choice: choice["index"])
+    assert choices == whole["choices"]
+    assert len({piece["id"] for piece in pieces}) == 1
+    assert last["choices"] == []
+    assert last["usage"] == whole["usage"]
+
+
+async def test_chat_streams(http: httpx.AsyncClient) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "seed": 5, "max_tokens": 6}
+    whole = await post(http, CHAT, **body)
+    response = await http.post(CHAT, json={**body, "stream": True})
+    [piece] = events(response.text)
+    assert piece["object"] == "chat.completion.chunk"
+    assert piece["choices"][0]["delta"] == whole["choices"][0]["message"]
+
+
+async def test_a_failure_in_a_stream_is_its_last_event(http: httpx.AsyncClient) -> None:
+    response = await http.post(COMPLETIONS, json={"prompt": "", "stream": True})
+    [line] = [line for line in response.text.split("\n\n") if line]
+    error = json.loads(line.removeprefix("data: "))["error"]
+    assert error["param"] == "prompt"
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param", "words"),
+    [
+        (COMPLETIONS, {"prompt": "a", "best_of": 4}, 400, "best_of", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "echo": True}, 400, "echo", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "logit_bias": {"5": 1}}, 400, "logit_bias", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "presence_penalty": 0.5}, 400, "presence_penalty", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "guided_regex": "x"}, 400, "guided_regex", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "logprobs": 5}, 400, "logprobs", "less than or equal to 1"),
+        (COMPLETIONS, {"prompt": "a", "temperature": -1}, 400, "temperature", "greater than or equal"),
+        (COMPLETIONS, {"prompt": "a", "stop": ""}, 400, "stop", "at least 1 character"),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens", "greater than or equal"),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 200}, 400, "max_tokens", "context of 128"),
+        (COMPLETIONS, {"prompt": []}, 400, "prompt", "not empty"),
+        (COMPLETIONS, {"prompt": ""}, 400, "prompt", "empty"),
+        (COMPLETIONS, {"prompt": [5, 9999]}, 400, "prompt", "outside the vocabulary"),
+        (COMPLETIONS, {}, 400, "prompt", "required"),
+        (COMPLETIONS, {"prompt": "a", "model": "gpt-4"}, 404, "model", "'tiny', not 'gpt-4'"),
+        (COMPLETIONS, {"prompt": "a", "min_version": 8}, 503, None, "version 8 is not published"),
+        (COMPLETIONS, b"{", 400, None, "not JSON"),
+        (COMPLETIONS, [1], 400, "body", "JSON object"),
+        (CHAT, {"messages": []}, 400, "messages", "at least 1 item"),
+        (CHAT, {"messages": [{"role": "user"}]}, 400, "messages", "messages.0.content"),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}, 400, "top_logprobs", "not"),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, 400, "tools", "not supported"),
+    ],
+)  # fmt: skip
+async def test_refusals_name_the_parameter(
+    http: httpx.AsyncClient, path: str, body: Any, status: int, param: str | None, words: str
+) -> None:
+    got, error = await refusal(http, path, body)
+    assert (got, error["param"]) == (status, param), error
+    assert words in error["message"]
+
+
+async def test_neutral_values_and_nulls_are_no_wish(http: httpx.AsyncClient) -> None:
+    answer = await post(
+        http, COMPLETIONS, prompt="a", max_tokens=2, n=2, best_of=2, echo=False, suffix=None, stop=None, user="u",
+        presence_penalty=0, frequency_penalty=0.0, logit_bias={}, top_k=-1,
+    )  # fmt: skip
+    assert len(answer["choices"]) == 2
+
+
+async def test_openapi_describes_the_routes(http: httpx.AsyncClient) -> None:
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    assert {COMPLETIONS, CHAT, "/v1/models", "/v1/generate"} <= set(paths)
