@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -184,14 +186,29 @@ def test_close_wakes_callers_and_leaves_no_process(make: Make) -> None:
     pool.close()
 
 
-def test_a_worker_ends_with_its_parent(make: Make) -> None:
-    """The parent's end closes the pipe of an idle worker; the kernel's timer ends a busy one."""
-    pool = make(2)
-    idle, busy = (psutil.Process(pid) for pid in pool.pids())
-    assert idle.is_running()
-    assert busy.is_running()
-    pool.close()
-    assert not idle.is_running()
+PARENT = """
+import threading, time
+from guerdon_services.workers import WorkerPool
+pool = WorkerPool("antics", 2, time_limit_s=1.0, memory_mb=512, recycle_after=9)
+pool.open()
+print(*pool.pids(), flush=True)
+threading.Thread(target=pool.run, args=({"do": "hang"},), daemon=True).start()
+input()
+"""
+
+
+@pytest.mark.usefixtures("make")
+def test_workers_end_with_a_parent_that_was_killed() -> None:
+    """The pipe ends an idle worker, the kernel's timer a busy one."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        until(lambda: any(worker.cpu_percent(0.05) > 5 for worker in workers))
+        parent.kill()
+    until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
 
 
 def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
