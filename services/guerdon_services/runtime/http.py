@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 TIMEOUT_HEADER = "Guerdon-Timeout-S"
 NDJSON = "application/x-ndjson"
 
+#: nginx's status for a client that left; nobody reads it.
+_CLIENT_CLOSED_REQUEST = 499
 #: Bodies larger than this many bytes are parsed in a thread.
 _PARSE_IN_THREAD = 256 * 1024
 
@@ -63,7 +65,9 @@ def _add_native(app: FastAPI, native: Native[Any, Any], metrics: Metrics) -> Non
     async def endpoint(request: Request) -> Response:
         outcome = "ok"
         try:
-            return await _answer(request, native)
+            response = await _answer(request, native)
+            outcome = "ok" if response is not None else "cancelled"
+            return response or Response(status_code=_CLIENT_CLOSED_REQUEST)
         except errors.GuerdonError as error:
             outcome = problem.outcome(error)
             raise
@@ -81,7 +85,8 @@ def _add_native(app: FastAPI, native: Native[Any, Any], metrics: Metrics) -> Non
     )
 
 
-async def _answer(request: Request, native: Native[Any, Any]) -> Response:
+async def _answer(request: Request, native: Native[Any, Any]) -> Response | None:
+    """The answer, or None when the client left before it came."""
     timeout_s = _timeout_s(request)
     body = await request.body()
     if len(body) > _PARSE_IN_THREAD:
@@ -96,9 +101,9 @@ async def _answer(request: Request, native: Native[Any, Any]) -> Response:
         results = await submission.all()
     finally:
         watcher.cancel()
-    # Nobody reads the answer to a client that left.
-    content = "" if submission.cancelled else native.gather(results).model_dump_json()
-    return Response(content, media_type="application/json")
+    if submission.cancelled:
+        return None
+    return Response(native.gather(results).model_dump_json(), media_type="application/json")
 
 
 class _Lines(Response):

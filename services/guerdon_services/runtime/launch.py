@@ -38,7 +38,7 @@ def runtime_settings(options: Mapping[str, Any]) -> RuntimeSettings:
                 values[door] = parse_address(values[door])
         return RuntimeSettings.model_validate(values)
     except ValidationError as error:
-        reasons = [str(one).removeprefix("Value error, ") for one in field_errors(RuntimeSettings, error)]
+        reasons = [str(one) for one in field_errors(RuntimeSettings, error)]
         raise Refused("; ".join(reasons)) from None
     except ValueError as error:
         raise Refused(str(error)) from None

@@ -1,5 +1,6 @@
 """Prometheus metrics of one process, in a registry of their own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -33,53 +34,32 @@ class Metrics:
     """Every metric of the process; docs/operations.md says what each means."""
 
     def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        GCCollector(registry=registry)
-        self.requests = Counter(
-            "guerdon_requests_total",
-            "Requests by door (http, grpc, queue), operation and outcome (ok, or why it was refused)",
+        self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        self.requests = self._counter(
+            "requests_total",
+            "Requests by door (http, grpc) and outcome (ok, cancelled, or why it was refused)",
             ["door", "operation", "outcome"],
-            registry=registry,
         )
-        self._items = Counter(
-            "guerdon_items_total", "Items answered, by status", ["operation", "status"], registry=registry
+        self.ready = self._gauge("ready", "1 while the service takes work")
+        self.model_version = self._gauge("model_version", "Version of the weights that answer now")
+        self.worker_connected = self._gauge("worker_connected", "1 while the queue worker reaches Redis")
+        self.worker_entries = self._counter(
+            "worker_entries_total", "Queue entries answered, by status, and those handed back", ["status"]
         )
-        self._cancelled = Counter(
-            "guerdon_cancelled_items_total",
-            "Items dropped before they started because nobody waited for them any more",
-            ["operation"],
-            registry=registry,
+        self.queue_entries = self._gauge("queue_entries", "Entries: queued, pending, dead", ["state"])
+        self.queue_oldest_seconds = self._gauge("queue_oldest_seconds", "Age of the oldest unanswered entry")
+        by_operation = ["operation"]
+        self._items = self._counter("items_total", "Items answered, by status", ["operation", "status"])
+        self._cancelled = self._counter(
+            "cancelled_items_total", "Items that nobody waited for any more before they started", by_operation
         )
+        self._pending = self._gauge("pending_items", "Items admitted and not started", by_operation)
+        self._inflight = self._gauge("inflight_batches", "Batches that run now", by_operation)
         self._queue_seconds = self._histogram("queue_seconds", "Admission to start of execution", _SECONDS)
         self._exec_seconds = self._histogram("exec_seconds", "Execution of a batch", _SECONDS)
         self._batch_items = self._histogram("batch_items", "Items in a batch", _ITEMS)
-        self._pending = Gauge(
-            "guerdon_pending_items", "Items admitted and not started", ["operation"], registry=registry
-        )
-        self._inflight = Gauge(
-            "guerdon_inflight_batches", "Batches that run now", ["operation"], registry=registry
-        )
-        self.model_version = Gauge(
-            "guerdon_model_version", "Version of the weights that answer now", registry=registry
-        )
-        self.ready = Gauge("guerdon_ready", "1 while the service takes work", registry=registry)
-        self.worker_entries = Counter(
-            "guerdon_worker_entries_total",
-            "Queue entries by what became of them (ok, invalid_input, timeout ..., or released)",
-            ["status"],
-            registry=registry,
-        )
-        self.worker_connected = Gauge(
-            "guerdon_worker_connected", "1 while the queue worker reaches Redis", registry=registry
-        )
-        self.queue_entries = Gauge(
-            "guerdon_queue_entries", "Entries by state (queued, pending, dead)", ["state"], registry=registry
-        )
-        self.queue_oldest_seconds = Gauge(
-            "guerdon_queue_oldest_seconds", "Age of the oldest entry that is not done", registry=registry
-        )
 
     def operation(self, name: str) -> OperationMetrics:
         """The metrics of operation `name`, with every status present from the start."""
@@ -97,7 +77,13 @@ class Metrics:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
 
-    def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
+    def _counter(self, name: str, documentation: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(f"guerdon_{name}", documentation, labels, registry=self.registry)
+
+    def _gauge(self, name: str, documentation: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(f"guerdon_{name}", documentation, labels, registry=self.registry)
+
+    def _histogram(self, name: str, documentation: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(
             f"guerdon_{name}", documentation, ["operation"], buckets=buckets, registry=self.registry
         )

@@ -48,6 +48,11 @@ class Process:
         self.grpc: Address | None = None
 
     @property
+    def _queue_name(self) -> str | None:
+        settings = self._settings
+        return (settings.queue_name or self._service.name) if settings.queue else None
+
+    @property
     def url(self) -> str | None:
         """The base URL of the HTTP door."""
         scheme = "https" if self._settings.tls_cert else "http"
@@ -76,7 +81,7 @@ class Process:
             self.grpc = await self._rpc.start(settings.grpc, _grpc_credentials(tls))
         if settings.ready_file:
             _write_atomically(settings.ready_file, self._addresses())
-        log.info("listening", **self._addresses(), queue=self._settings.queue_name)
+        log.info("listening", **self._addresses(), queue=self._queue_name)
 
     async def open(self) -> None:
         """Open the service in a thread, then admit work."""
@@ -102,13 +107,15 @@ class Process:
         self._state = "draining"
         if self._rpc is not None:
             await self._rpc.set_serving(False)
+        # Queue entries need no notice: another worker takes what this one leaves.
+        leaving = asyncio.create_task(self._leave_queue(settings.drain_s)) if was_ready else None
         if was_ready:
             await asyncio.sleep(settings.drain_delay_s)
         self.dispatcher.refuse("the service is stopping")
         log.info("draining", waiting=self.dispatcher.waiting)
         deadline = time.monotonic() + settings.drain_s
-        if self._worker is not None and was_ready:
-            await self._worker.stop(settings.drain_s)
+        if leaving is not None:
+            await leaving
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 await self.dispatcher.lane.idle()
@@ -127,15 +134,19 @@ class Process:
         self.dispatcher.lane.stop()
         log.info("closed")
 
+    async def _leave_queue(self, grace_s: float) -> None:
+        if self._worker is not None:
+            await self._worker.stop(grace_s)
+
     def _make_worker(self) -> Worker | None:
-        settings = self._settings
-        if settings.queue is None:
+        settings, queue_name = self._settings, self._queue_name
+        if settings.queue is None or queue_name is None:
             return None
         return Worker(
             self.dispatcher,
             self.metrics,
             url=settings.queue,
-            queue_name=settings.queue_name or self._service.name,
+            queue_name=queue_name,
             lease_s=settings.lease_s,
             max_deliveries=settings.max_deliveries,
         )

@@ -10,7 +10,7 @@ from guerdon.errors import InvalidRequest
 from guerdon.types import GenerateRequest, GenerateSample, Sample, ScoreRequest, UpdateRequest
 from guerdon.v1 import reward_pb2, rollout_pb2, update_pb2
 from guerdon_services.runtime.problem import MalformedBody
-from guerdon_services.runtime.validation import BadItem, Parsed, check_update, parse_mapping
+from guerdon_services.runtime.validation import BadItem, Parsed, parse_mapping
 
 ProtoT = TypeVar("ProtoT", bound=Proto)
 
@@ -39,7 +39,7 @@ def parse_update(body: bytes) -> UpdateRequest:
     """
     request = codec.from_proto(_read(update_pb2.UpdateRequest, body))
     assert isinstance(request, UpdateRequest)
-    return check_update(request)
+    return request
 
 
 def _read(proto_type: type[ProtoT], body: bytes) -> ProtoT:

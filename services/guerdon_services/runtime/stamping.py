@@ -48,8 +48,8 @@ def update(
 def _stamp(service: AnyService, outcome: Outcome[Any], **others: Any) -> dict[str, Any]:
     return {
         **others,
-        "queue_ms": outcome.queue_ms,
-        "exec_ms": outcome.exec_ms,
+        "queue_ms": round(outcome.queue_ms, 3),
+        "exec_ms": round(outcome.exec_ms, 3),
         "scorer": service.name,
         "scorer_version": service.version,
     }

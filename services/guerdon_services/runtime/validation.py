@@ -5,9 +5,8 @@ wrong, each wrong one becomes a `BadItem` and the others stand. Everything else 
 """
 
 import difflib
-import math
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin
 
@@ -66,24 +65,9 @@ def parse_update(body: bytes) -> UpdateRequest:
         InvalidFields: something is wrong.
     """
     try:
-        request = UpdateRequest.model_validate_json(body)
+        return UpdateRequest.model_validate_json(body)
     except ValidationError as error:
         raise refusal(UpdateRequest, error) from None
-    return check_update(request)
-
-
-def check_update(request: UpdateRequest) -> UpdateRequest:
-    """The same request, once its free-form fields are known to be finite.
-
-    Raises:
-        InvalidFields: they are not.
-    """
-    bad = [*_non_finite(request.options, "options")]
-    for index, sample in enumerate(request.samples):
-        bad += [f"samples.{index}.{path}" for path in non_finite_fields(sample)]
-    if bad:
-        raise InvalidFields([FieldError(path, _FINITE) for path in bad[:_SHOWN]])
-    return request
 
 
 def parse_mapping(
@@ -99,7 +83,7 @@ def parse_mapping(
         envelope = request_type.model_validate({**data, "samples": []})
     except ValidationError as error:
         raise refusal(request_type, error) from None
-    return _checked(envelope, [_sample(sample_type, sample) for sample in samples])
+    return Parsed(envelope, [_sample(sample_type, sample_type.model_validate, sample) for sample in samples])
 
 
 def parse_options(options_type: type[OptionsT], options: Mapping[str, JsonValue]) -> OptionsT:
@@ -110,14 +94,8 @@ def parse_options(options_type: type[OptionsT], options: Mapping[str, JsonValue]
     Raises:
         InvalidFields: an unknown key (with the one probably meant), a wrong type, NaN.
     """
-    if not options:
-        data = b"{}"
-    elif bad := [FieldError(path, _FINITE) for path in _non_finite(options, "options")]:
-        raise InvalidFields(bad[:_SHOWN])
-    else:
-        data = pydantic_core.to_json(_integral(dict(options)))
     try:
-        return options_type.model_validate_json(data, strict=True)
+        return options_type.model_validate_json(_json(_integral(dict(options))), strict=True)
     except ValidationError as error:
         raise InvalidFields(field_errors(options_type, error, prefix="options")) from None
 
@@ -153,26 +131,6 @@ def did_you_mean(wrong: str, known: Sequence[str]) -> str:
     return f"known: {', '.join(known)}" if known else "none is known here"
 
 
-def non_finite_fields(sample: Sample | GenerateSample) -> list[str]:
-    """Paths of NaN and infinities in the free-form fields of `sample`, which pydantic lets through."""
-    if isinstance(sample, GenerateSample) or (sample.metadata is None and sample.code is None):
-        return []
-    # In C first: only a suspicious sample is walked.
-    tests = sample.code.tests if sample.code else []
-    free = [sample.metadata, *((test.args, test.expected) for test in tests)]
-    dumped = pydantic_core.to_json(free, inf_nan_mode="constants")
-    if b"NaN" not in dumped and b"Infinity" not in dumped:
-        return []
-    bad = [*_non_finite(sample.metadata, "metadata")]
-    for index, test in enumerate(tests):
-        bad += _non_finite(test.args, f"code.tests.{index}.args")
-        bad += _non_finite(test.expected, f"code.tests.{index}.expected")
-    return bad
-
-
-_FINITE = "Input should be a finite number"
-
-
 def _parse_json(
     request_type: type[BatchT], sample_type: type[SampleT], body: bytes
 ) -> Parsed[BatchT, SampleT]:
@@ -182,46 +140,36 @@ def _parse_json(
         details = error.errors(include_url=False, include_context=False, include_input=False)
         if not all(_below_sample(detail["loc"]) for detail in details):
             raise refusal(request_type, error) from None
-        return parse_mapping(request_type, sample_type, pydantic_core.from_json(body))
-    return _checked(request, cast(Sequence[SampleT], request.samples))
+        data: dict[str, Any] = pydantic_core.from_json(body)
+        envelope = request_type.model_validate_json(_json({**data, "samples": []}))
+
+        # As JSON again: pydantic's verdicts on JSON and on Python data differ in their words.
+        def validate(sample: Any) -> SampleT:
+            return sample_type.model_validate_json(_json(sample))
+
+        return Parsed(envelope, [_sample(sample_type, validate, sample) for sample in data["samples"]])
+    return Parsed(request, cast(Sequence[SampleT], request.samples))
 
 
-def _checked(envelope: BatchT, samples: Sequence[SampleT | BadItem]) -> Parsed[BatchT, SampleT]:
-    return Parsed(envelope, [_finite(sample) for sample in samples])
-
-
-def _finite(sample: SampleT | BadItem) -> SampleT | BadItem:
-    if isinstance(sample, BadItem) or not (bad := non_finite_fields(sample)):
-        return sample
-    return BadItem(sample.id, f"{', '.join(bad[:_SHOWN])}: {_FINITE}")
+def _json(value: Any) -> bytes:
+    return pydantic_core.to_json(value, inf_nan_mode="constants")
 
 
 def _below_sample(loc: tuple[int | str, ...]) -> bool:
     return len(loc) >= 2 and loc[0] == "samples" and isinstance(loc[1], int)
 
 
-def _sample(sample_type: type[SampleT], data: Any) -> SampleT | BadItem:
+def _sample(sample_type: type[SampleT], validate: Callable[[Any], SampleT], data: Any) -> SampleT | BadItem:
     if isinstance(data, BadItem):
         return data
     if not isinstance(data, dict):
         return BadItem(None, "sample: must be an object")
     try:
-        return sample_type.model_validate(data)
+        return validate(data)
     except ValidationError as error:
         reasons = [str(field_error) for field_error in field_errors(sample_type, error)]
         given = cast(dict[str, Any], data).get("id")
         return BadItem(given if isinstance(given, str) else None, "; ".join(reasons))
-
-
-def _non_finite(value: Any, path: str) -> Iterator[str]:
-    if isinstance(value, float) and not math.isfinite(value):
-        yield path
-    elif isinstance(value, dict):
-        for key, child in cast(dict[str, Any], value).items():
-            yield from _non_finite(child, f"{path}.{key}")
-    elif isinstance(value, list):
-        for index, child in enumerate(cast(list[Any], value)):
-            yield from _non_finite(child, f"{path}.{index}")
 
 
 def _integral(value: Any) -> Any:
@@ -236,7 +184,8 @@ def _integral(value: Any) -> Any:
 
 def _locate(model: type[BaseModel], detail: ErrorDetails) -> tuple[str, str]:
     """The path of an error without the names pydantic gives to the branches of a union, and its sentence."""
-    path, message, annotation = list[str](), detail["msg"], cast(Any, model)
+    path, annotation = list[str](), cast(Any, model)
+    message = detail["msg"].removeprefix("Value error, ")
     for part in detail["loc"]:
         models = list(_models(annotation))
         owner = next((one for one in models if part in one.model_fields), None)

@@ -155,9 +155,9 @@ class Worker:
                 known = ", ".join([*self._natives, *self._asked])
                 raise errors.InvalidRequest(f"op: no such operation {entry.op!r}; known: {known}")
             reply = Reply(entry.request_id, Status.OK, "", codec.encode(answer))
-        except errors.Unavailable:
-            raise
         except errors.GuerdonError as error:
+            if isinstance(error, errors.Unavailable) and self._stopping.is_set():
+                raise
             status, reply = error.status, Reply(entry.request_id, error.status, str(error), b"")
         except Exception as error:
             log.exception("entry failed", op=entry.op)

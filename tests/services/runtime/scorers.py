@@ -5,17 +5,23 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
+from fastapi import APIRouter
+from pydantic import BaseModel
+
 from guerdon.types import (
     GenerateResult,
     ModelVersion,
     Result,
     Rollout,
+    Sample,
+    ScoreRequest,
     Status,
     UpdateRequest,
     UpdateResponse,
     VersionsResponse,
     failed,
 )
+from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.scorer import (
     Batching,
     GenerateJob,
@@ -159,7 +165,9 @@ class Tally(Learner[EchoSettings, EchoOptions]):
             )
 
     def versions(self) -> VersionsResponse:
-        """Only the current one."""
+        """Only the current one; none before the first update."""
+        if not self.count:
+            raise NotReady("nothing was learned yet")
         return VersionsResponse(
             current=self.count, versions=[ModelVersion(version=self.count, path="/x", created_unix_s=1.0)]
         )
@@ -203,6 +211,30 @@ class Parrot(Generator[EchoSettings]):
             model_version=7,
         )
         return GenerateResult(status=Status.OK, rollouts=[said] * job.sampling.n, prompt_token_ids=[5])
+
+
+class Words(BaseModel):
+    """The body of a route of the service's own."""
+
+    words: list[str]
+
+
+class Chatty(Echo):
+    """Has a route of its own."""
+
+    name = "chatty"
+
+    def routes(self, dispatch: Dispatcher) -> APIRouter:
+        """POST /words: the values of several words."""
+        router = APIRouter()
+
+        async def values(body: Words) -> list[float | None]:
+            samples = [Sample(response=word) for word in body.words]
+            results = await dispatch.score(ScoreRequest(samples=samples))
+            return [result.value for result in results]
+
+        router.add_api_route("/words", values, methods=["POST"])
+        return router
 
 
 class Broken(Echo):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from types import ModuleType
 from typing import Any
 
@@ -85,15 +86,15 @@ async def test_a_wrong_request_is_a_problem_document(
         ('{"id": "x", "response": 1}', "response: Input should be a valid string"),
         ('{"id": "x", "response": null, "outcome": NaN}', "outcome: Input should be a finite number"),
         ('{"id": "x", "outcome": 1e999}', "outcome: Input should be a finite number"),
-        ('{"id": "x", "metadata": {"a": [1, Infinity]}}', "metadata.a.1: Input should be a finite number"),
+        ('{"id": "x", "metadata": {"a": [1, Infinity]}}', "metadata.a: inf is not a finite number"),
         (
             '{"id": "x", "code": {"kind": "call", "tests": [{"args": [1], "expected": NaN}]}}',
-            "code.tests.0.expected: Input should be a finite number",
+            "code.tests.0.expected: nan is not a finite number",
         ),
         ('{"id": "x", "code": {"kind": "cal"}}', "code.kind: Input should be 'stdio'"),
         (
             '{"id": "x", "prompt": 3}',
-            "prompt: Input should be a valid string, or Input should be a valid list",
+            "prompt: Input should be a valid string, or Input should be a valid array",
         ),
         ('{"id": "x", "prompt": [{"role": "user"}]}', "prompt.0.content: Field required"),
         ('{"id": "x", "response_token_ids": [1, -1]}', "response_token_ids.1"),
@@ -185,15 +186,11 @@ async def test_too_many_waiting_items_are_refused_whole(serve: Any, scorers: Mod
 
 
 async def test_too_many_items_and_too_large_bodies(serve: Any, scorers: ModuleType) -> None:
-    async def trickle() -> Any:
-        for _ in range(40):
-            yield b" " * 1000
-
     service = scorers.Echo(scorers.EchoSettings())
     async with serve(service, max_request_items=2, max_body_bytes=20_000) as served:
         many = await served.http.post("/v1/score", json=body("1", "2", "3"))
         large = await served.http.post("/v1/score", content=b" " * 20_001)
-        chunked = await served.http.post("/v1/score", content=trickle())
+        chunked = await served.http.post("/v1/score", content=trickle(b" " * 1000, 40))
         fine = await served.http.post("/v1/score", json=body("1", "2"))
     assert [one.status_code for one in (many, large, chunked, fine)] == [413, 413, 413, 200]
     assert "samples" in many.json()["detail"]
@@ -259,6 +256,7 @@ async def test_a_client_that_leaves_frees_its_place(serve: Any, scorers: ModuleT
         text = (await served.http.get("/metrics")).text
     assert service.batches == [["hold"]]
     assert 'guerdon_cancelled_items_total{operation="score"} 2.0' in text
+    assert 'guerdon_requests_total{door="http",operation="score",outcome="cancelled"} 1.0' in text
 
 
 async def test_a_streaming_client_that_leaves_frees_its_place(
@@ -305,6 +303,28 @@ async def test_a_service_has_only_its_own_routes(serve: Any, scorers: ModuleType
         wrong_method = await served.http.get("/v1/score")
     assert (missing.status_code, wrong_method.status_code) == (404, 405)
     assert missing.headers["content-type"] == wrong_method.headers["content-type"] == PROBLEM
+
+
+async def test_routes_of_the_services_own_share_gate_and_dispatcher(serve: Any, scorers: ModuleType) -> None:
+    service = scorers.Chatty(scorers.EchoSettings())
+    async with serve(service, max_body_bytes=1000, token="s3cret") as served:
+        served.http.headers["Authorization"] = "Bearer s3cret"
+        answer = await served.http.post("/words", json={"words": ["1", "2", "poison"]})
+        wrong = await served.http.post("/words", json={"wrds": []})
+        large = await served.http.post("/words", json={"words": ["x" * 1000]})
+        trickled = await served.http.post("/words", content=trickle(b" " * 100, 20))
+        anonymous = await served.http.post("/words", json={"words": []}, headers={"Authorization": ""})
+        document = (await served.http.get("/openapi.json")).json()
+    assert answer.json() == [1.0, 2.0, None]
+    assert [one.status_code for one in (wrong, large, trickled, anonymous)] == [422, 413, 413, 401]
+    assert {one.headers["content-type"] for one in (wrong, large, trickled, anonymous)} == {PROBLEM}
+    assert wrong.json()["errors"][0]["field"] == "body.words"
+    assert "/words" in document["paths"]
+
+
+async def trickle(chunk: bytes, times: int) -> AsyncIterator[bytes]:
+    for _ in range(times):
+        yield chunk
 
 
 async def test_the_openapi_document_shows_the_real_models(serve: Any, scorers: ModuleType) -> None:
@@ -358,6 +378,7 @@ async def test_updates_never_run_beside_scores(serve: Any, scorers: ModuleType) 
     service = scorers.Tally(scorers.EchoSettings())
     update = {"request_id": "u", "order": "after", "samples": [{"id": "a", "outcome": 1.0}]}
     async with serve(service) as served:
+        early = await served.http.get("/v1/versions")
         calls = [served.http.post("/v1/score", json=body("1", "2")) for _ in range(20)]
         calls += [served.http.post("/v1/update", json=update) for _ in range(5)]
         answers = await asyncio.gather(*calls)
@@ -366,6 +387,7 @@ async def test_updates_never_run_beside_scores(serve: Any, scorers: ModuleType) 
         lacking = (await served.http.post("/v1/update", json={**update, "samples": [{}]})).json()
     assert {one.status_code for one in answers} == {200}
     assert service.most_running == 1
+    assert (early.status_code, early.json()["detail"]) == (503, "nothing was learned yet")
     assert versions["current"] == 5
     updated = answers[-1].json()
     assert (updated["request_id"], updated["scorer"], updated["status"]) == ("u", "tally", "ok")

@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import socket
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
@@ -24,6 +26,16 @@ def score(url: str, *responses: str, timeout: float = 60) -> list[dict[str, Any]
     return answer.json()["results"]
 
 
+EXECUTING = 'guerdon_inflight_batches{operation="score"} 1.0'
+
+
+def wait_until(child: Any, path: str, holds: Callable[[httpx.Response], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds(httpx.get(f"{child.http}{path}", trust_env=False)):
+        assert time.monotonic() < end, child.log.read_text()
+        time.sleep(0.02)
+
+
 async def test_sigterm_under_load_loses_nothing_and_exits_zero(spawn: Any, until: Any) -> None:
     child = spawn("Echo", "max_items=1", log_format="json")
     child.wait_ready()
@@ -33,7 +45,7 @@ async def test_sigterm_under_load_loses_nothing_and_exits_zero(spawn: Any, until
             return await http.post("/v1/score", json={"samples": [{"response": "sleep0.05"}] * 2})
 
         async def executing() -> bool:
-            return 'guerdon_inflight_batches{operation="score"} 1.0' in (await http.get("/metrics")).text
+            return EXECUTING in (await http.get("/metrics")).text
 
         calls = [asyncio.ensure_future(one()) for _ in range(10)]
 
@@ -65,8 +77,7 @@ def test_a_second_signal_ends_at_once(spawn: Any) -> None:
         ):
             pass
         child.process.send_signal(signal.SIGTERM)
-        while httpx.get(f"{child.http}/readyz", trust_env=False).status_code != 503:
-            pass
+        wait_until(child, "/readyz", lambda answer: answer.status_code == 503)
         child.process.send_signal(signal.SIGTERM)
         assert child.wait(10) == 128 + signal.SIGTERM
         assert isinstance(lost.exception(), httpx.TransportError)
@@ -86,6 +97,15 @@ def test_work_that_outlasts_the_drain_is_unavailable_not_a_reward(spawn: Any) ->
         results = late.result(20)
     assert child.wait(20) == 1
     assert [(one["status"], one["value"]) for one in results] == [("unavailable", None)] * 2
+
+
+def test_work_is_taken_while_load_balancers_learn_of_the_drain(spawn: Any) -> None:
+    child = spawn("Echo", drain_delay_s=1.5)
+    child.wait_ready()
+    child.process.send_signal(signal.SIGTERM)
+    wait_until(child, "/readyz", lambda answer: answer.status_code == 503)
+    assert score(child.http, "1")[0]["value"] == 1.0
+    assert child.wait() == 0
 
 
 def test_ready_comes_after_open_and_alive_before(spawn: Any) -> None:

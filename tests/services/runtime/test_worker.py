@@ -61,6 +61,7 @@ async def test_every_operation_travels_by_queue(serve: Any, scorers: ModuleType,
     generate = GenerateRequest.model_validate({"samples": [{"prompt": "hi"}], "sampling": {"n": 2}})
     async with serve(scorers.Tally(scorers.EchoSettings()), queue=redis_url, queue_name="t"):
         producer = Producer(redis_url, "t")
+        early = await ask(producer, "versions", b"")
         updated = await ask(producer, "update", codec.encode(update))
         versions = await ask(producer, "versions", b"")
         info = await ask(producer, "info", b"")
@@ -70,6 +71,7 @@ async def test_every_operation_travels_by_queue(serve: Any, scorers: ModuleType,
         producer = Producer(redis_url, "p")
         generated = await ask(producer, "generate", codec.encode(generate))
         await producer.close()
+    assert (early.status, early.reason) == (Status.UNAVAILABLE, "nothing was learned yet")
     assert codec.decode(UpdateResponse, updated.body).version_after == 1
     assert codec.decode(VersionsResponse, versions.body).current == 1
     assert codec.decode(ServiceInfo, info.body).operations == ["score", "update"]
