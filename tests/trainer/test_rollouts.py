@@ -138,6 +138,32 @@ def test_a_filter_that_nothing_passes_ends_at_the_refill_budget(
         list(rollouts.groups(_asks(), 4, lambda group: False))
 
 
+def test_a_batch_may_stay_smaller_when_the_recipe_says_so(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    config = make_config("rollout.refill_budget=1.5", "rollout.when_spent=train")
+    with Rollouts(services.clients, config, stats) as rollouts:
+        groups = list(rollouts.groups(_asks(), 8, lambda group: group.position in (2, 9, 11, 12)))
+        assert sorted(group.position for group in groups) == [2, 9, 11]
+        with pytest.raises(RolloutError, match="only 0 of 12 groups"):
+            list(rollouts.groups(_asks(), 8, lambda group: False))
+
+
+def test_only_so_many_groups_are_in_flight(services: Any, make_config: Make, stats: ServiceStats) -> None:
+    most = 0
+
+    def keep(group: Group) -> bool:
+        nonlocal most
+        most = max(most, services.rollout.calls - len(seen))
+        seen.append(group)
+        return True
+
+    seen: list[Group] = []
+    with Rollouts(services.clients, make_config("rollout.groups_in_flight=3"), stats) as rollouts:
+        assert len(list(rollouts.groups(_asks(), 20, keep))) == 20
+    assert most <= 3
+
+
 @pytest.mark.parametrize("served", [4, 6])
 def test_rollouts_of_another_policy_are_refused(
     services: Any, make_config: Make, stats: ServiceStats, served: int

@@ -44,8 +44,10 @@ class RolloutConfig(Section):
     stop: list[str] = []
     #: Groups being sampled or scored at the same time.
     groups_in_flight: Count = 256
-    #: A step asks for at most this many times `prompts_per_step` prompts before it gives up on filling its batch.
+    #: A step asks for at most this many times `prompts_per_step` prompts.
     refill_budget: Annotated[float, Field(ge=1)] = 8.0
+    #: What to do when they are spent. error: end the run. train: go on with the groups there are, if any.
+    when_spent: Literal["error", "train"] = "error"
     #: Responses sampled by a policy older than this many versions are asked for again.
     max_policy_age: Annotated[int, Field(ge=0)] = 0
 

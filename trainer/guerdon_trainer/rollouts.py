@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, Self
 
 from guerdon.client import AsyncClient
@@ -154,7 +155,8 @@ class Rollouts:
         """Yield `count` groups that `keep` accepts, in the order in which they finish.
 
         They are the first `count` acceptable ones in the order of `asks`: as many prompts are asked for as groups
-        are missing, and one more for each rejected.
+        are missing, and one more for each rejected. Fewer come when the refill budget is spent and the recipe says
+        `when_spent: train`.
 
         Raises:
             RolloutError: the refill budget is spent.
@@ -162,15 +164,19 @@ class Rollouts:
         """
         finished: queue.SimpleQueue[Future[Group]] = queue.SimpleQueue()
         open_groups: set[Future[Group]] = set()
-        asked, kept, missing = 0, 0, count
+        asked, kept = 0, 0
+        most = int(self._config.rollout.refill_budget * count)
         try:
             while kept < count:
-                while missing and len(open_groups) < self._config.rollout.groups_in_flight:
-                    self._check_refills(asked, count, kept)
-                    future = self._loop.start(self._complete(next(asks)))
+                room = min(count - kept, self._config.rollout.groups_in_flight) - len(open_groups)
+                for ask in islice(asks, max(0, min(room, most - asked))):
+                    future = self._loop.start(self._complete(ask))
                     open_groups.add(future)
                     future.add_done_callback(finished.put)
-                    asked, missing = asked + 1, missing - 1
+                    asked += 1
+                if not open_groups:
+                    self._accept_partial(kept, asked, count)
+                    return
                 done = finished.get()
                 open_groups.remove(done)
                 group = done.result()
@@ -178,8 +184,6 @@ class Rollouts:
                 if keep(group):
                     kept += 1
                     yield group
-                else:
-                    missing += 1
         finally:
             for future in open_groups:
                 future.cancel()
@@ -222,13 +226,15 @@ class Rollouts:
         self._stats.answered(name, Status.OK)
         return info
 
-    def _check_refills(self, asked: int, count: int, kept: int) -> None:
-        if asked >= self._config.rollout.refill_budget * count:
-            raise RolloutError(
-                f"only {kept} of {asked} groups passed the filter, and the batch needs {count}: "
-                f"rollout.refill_budget ({self._config.rollout.refill_budget:g} times the batch) is spent. "
-                f"{self._budget.explanation()}"
-            )
+    def _accept_partial(self, kept: int, asked: int, count: int) -> None:
+        """The refill budget is spent before the batch is full."""
+        if kept and self._config.rollout.when_spent == "train":
+            return
+        raise RolloutError(
+            f"only {kept} of {asked} groups passed the filter, and the batch needs {count}: "
+            f"rollout.refill_budget ({self._config.rollout.refill_budget:g} times the batch) is spent. "
+            f"{self._budget.explanation()}"
+        )
 
     def _note(self, group: Group) -> None:
         if group.responses:

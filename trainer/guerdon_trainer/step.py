@@ -7,7 +7,7 @@ Shape suffixes: B responses, T response tokens.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,15 @@ from guerdon_trainer.config import (
 from guerdon_trainer.losses import Loss, gspo_loss, gspo_token_loss, ppo_clip_loss
 from guerdon_trainer.losses.kl import kl_estimate
 from guerdon_trainer.model import all_logprobs, micro_batches, token_logprobs
+
+#: By the name in the recipe, whose other keys are the function's keyword arguments.
+LOSSES: dict[str, Callable[..., Loss]] = {
+    "gspo": gspo_loss,
+    "gspo_token": gspo_token_loss,
+    "ppo_clip": ppo_clip_loss,
+}
+#: Those that give one advantage per response; PRIME's are per token and need more than rewards.
+SEQUENCE_ADVANTAGES: dict[str, Callable[..., Tensor]] = {"grpo": grpo_advantages, "rloo": rloo_advantages}
 
 
 @dataclass(frozen=True)
@@ -49,25 +58,19 @@ def make_learner(model: PreTrainedModel, initial: PreTrainedModel | None, config
 
 def advantages_of(config: RunConfig, batch: Batch) -> Tensor:
     """The recipe's advantages: (B,), or (B, T) for PRIME."""
-    advantage, process = config.advantage, config.process
-    if advantage.name == "prime":
+    options = config.advantage.model_dump(exclude={"name"})
+    if config.advantage.name == "prime":
         return prime_advantages(
             batch.token_rewards_BT,
             batch.rewards_B,
             batch.mask_BT,
             batch.groups_B,
             batch.valid_B,
-            form=advantage.form,
-            gamma_process=advantage.gamma_process,
-            gamma_outcome=advantage.gamma_outcome,
-            process_weight=process.weight if process else 0.0,
-            outcome_weight=advantage.outcome_weight,
-            whiten=advantage.whiten,
+            process_weight=config.process.weight if config.process else 0.0,
+            **options,
         )
-    if advantage.name == "rloo":
-        return rloo_advantages(batch.rewards_B, batch.groups_B, batch.valid_B)
-    return grpo_advantages(
-        batch.rewards_B, batch.groups_B, batch.valid_B, scale=advantage.scale, eps=advantage.eps
+    return SEQUENCE_ADVANTAGES[config.advantage.name](
+        batch.rewards_B, batch.groups_B, batch.valid_B, **options
     )
 
 
@@ -143,37 +146,11 @@ def loss_of(
     denominator: float,
 ) -> Loss:
     """The recipe's loss; one advantage per sequence is spread over its tokens where the loss wants them so."""
-    if config.name == "gspo":
-        return gspo_loss(
-            logps_BT,
-            old_logps_BT,
-            advantages,
-            mask_BT,
-            clip_low=config.clip_low,
-            clip_high=config.clip_high,
-            denominator=denominator,
-        )
-    advantages_BT = advantages if advantages.dim() == 2 else advantages[:, None].expand(mask_BT.shape)
-    if config.name == "gspo_token":
-        return gspo_token_loss(
-            logps_BT,
-            old_logps_BT,
-            advantages_BT,
-            mask_BT,
-            clip_low=config.clip_low,
-            clip_high=config.clip_high,
-            denominator=denominator,
-        )
-    return ppo_clip_loss(
-        logps_BT,
-        old_logps_BT,
-        advantages_BT,
-        mask_BT,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        dual_clip=config.dual_clip,
-        aggregation=config.aggregation,
-        denominator=denominator,
+    if config.name != "gspo" and advantages.dim() == 1:
+        advantages = advantages[:, None].expand(mask_BT.shape)
+    options = config.model_dump(exclude={"name"})
+    return LOSSES[config.name](
+        logps_BT, old_logps_BT, advantages, mask_BT, denominator=denominator, **options
     )
 
 
