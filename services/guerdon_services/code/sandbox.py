@@ -96,9 +96,10 @@ def readable_paths(packages: list[Path]) -> list[Path]:
 
 
 def is_public(path: Path) -> bool:
-    """True when any user may walk to `path`."""
+    """True when any user may walk to `path` and read it."""
     resolved = path.resolve()
-    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (resolved, *resolved.parents))
+    readable = resolved.stat().st_mode & stat.S_IROTH
+    return bool(readable) and all(folder.stat().st_mode & stat.S_IXOTH for folder in resolved.parents)
 
 
 def raise_walls(walls: Walls, cpu_s: float, memory_mb: int, descriptors: list[int]) -> None:
