@@ -168,7 +168,6 @@ def _field(cls: type[Message], descriptor: FieldDescriptor) -> _Field:
     json_text = any(isinstance(mark, types.JsonText) for mark in info.metadata)
     write, read = _json_text(descriptor.name) if json_text else _accessors(descriptor)
     presence = descriptor.has_presence
-    default = None if info.is_required() else info.get_default(call_default_factory=True)
     return _Field(
         name=descriptor.name,
         write=write,
