@@ -150,7 +150,10 @@ def _solves(answer: str, gold: Relation) -> bool:
     missing = difference.free_symbols - value.free_symbols
     if len(missing) != 1:
         return False
-    solved = difference.subs(missing.pop(), value)
+    (variable,) = missing
+    if variable in difference.diff(variable).free_symbols:  # not linear: there may be more than one solution
+        return False
+    solved = difference.subs(variable, value)
     return _values_agree(solved, sympy.Integer(0)) is True
 
 
@@ -158,6 +161,8 @@ def _same_matrix(answer: Form, gold: Form) -> bool:
     if isinstance(gold, Matrix) and isinstance(answer, Scalar):
         return _math_verify(answer.text, gold.text)
     given, expected = _rows(answer), _rows(gold)
+    if given and expected and isinstance(gold, Group) is not isinstance(answer, Group):
+        given, expected = _as_column(given), _as_column(expected)
     if given is None or expected is None or [len(row) for row in given] != [len(row) for row in expected]:
         return False
     return all(
@@ -174,6 +179,11 @@ def _rows(form: Form) -> tuple[tuple[Form, ...], ...] | None:
     if isinstance(form, Group) and (form.left, form.right) in (("(", ")"), ("[", "]")):
         return tuple((item,) for item in form.items)
     return None
+
+
+def _as_column(rows: tuple[tuple[Form, ...], ...]) -> tuple[tuple[Form, ...], ...]:
+    """A row vector as a column; anything else as it is."""
+    return tuple((cell,) for cell in rows[0]) if len(rows) == 1 else rows
 
 
 def _same_group(answer: Group, gold: Group) -> bool:
@@ -261,13 +271,13 @@ def _values_agree(left: Any, right: Any) -> bool | None:
         left, right = left.doit(), right.doit()
         if left.is_Rational and right.is_Rational:
             return bool(left == right)
-        return _close(_number(left), _number(right))
+        return _close(left, right)
     draw = random.Random(0)
     compared = 0
     for point in range(_POINTS):
         sign = -1 if point % 3 == 2 else 1
         values = {name: sympy.Rational(sign * draw.randint(2100, 7900), 1009) for name in symbols}
-        verdict = _close(_number(left.subs(values)), _number(right.subs(values)), real=sign < 0)
+        verdict = _close(left.subs(values), right.subs(values), real=sign < 0)
         if verdict is False:
             return False
         compared += verdict is True
@@ -280,10 +290,18 @@ def _number(expression: Any) -> Any:
 
 
 def _close(left: Any, right: Any, *, real: bool = False) -> bool | None:
-    if left is None or right is None or (real and not (left.is_real and right.is_real)):
+    """Whether two numbers agree to all digits; None when they cannot be compared."""
+    above, below = _number(left), _number(right)
+    if above is None or below is None or (real and not (above.is_real and below.is_real)):
         return None
-    scale = max(abs(left), abs(right))
-    return bool(abs(left - right) <= scale * _RELATIVE)
+    if bool(abs(above - below) > max(abs(above), abs(below)) * _RELATIVE):
+        return False
+    # A difference too small for these digits is resolved with more of them; what stays at one bit is zero.
+    difference = left - right
+    if difference.is_Rational:
+        return bool(difference == 0)
+    rest = difference.evalf(_DIGITS)
+    return not (rest.is_Float and rest != 0 and getattr(rest, "_prec", 1) > 1)
 
 
 def _constant_ratio(left: Any, right: Any) -> Any:

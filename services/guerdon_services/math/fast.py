@@ -85,7 +85,8 @@ def _numbers(given: str, gold: str) -> Decision | None:
 
 def _words(given: str, gold: str) -> Decision | None:
     if not is_words(gold):
-        return None
+        words_for_number = is_words(given) and parse_number(gold) is not None
+        return Decision(False, "string", "words where a number is expected") if words_for_number else None
     if len(gold.split()) > _MAX_WORDS:
         raise UnreadableReference(f"is prose of {len(gold.split())} words, which no verifier can judge")
     if len(split_list(gold)) > 1:

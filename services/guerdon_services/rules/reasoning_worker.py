@@ -80,6 +80,43 @@ def _tuples(value: Any) -> Any:
     return value
 
 
+class _Scorers:
+    """The scorers of all datasets, each made once."""
+
+    def __init__(self, reasoning_gym: Any) -> None:
+        self._make = reasoning_gym.get_score_answer_fn
+        self._known = frozenset(cast("dict[str, Any]", vars(reasoning_gym.factory)["DATASETS"]))
+        self.scorer = lru_cache(maxsize=64)(self._make)
+        self.readable = lru_cache(maxsize=256)(self._readable)
+
+    def score(self, request: Message) -> Message:
+        """What the dataset's scorer gives the answer."""
+        dataset, answer = str(request["dataset"]), str(request["answer"])
+        if dataset not in self._known:
+            return {"invalid": f"metadata.dataset: reasoning-gym has no dataset {dataset!r}"}
+        entry = self.readable(dataset, json.dumps(request["entry"]))
+        if entry is None:
+            return {
+                "invalid": "metadata.entry: its own answer is not right by its scorer, so something was lost"
+            }
+        if dataset in _EXPRESSIONS and not is_arithmetic(answer):
+            return {"value": 0.0, "reason": "the answer is no arithmetic expression"}
+        value = float(self.scorer(dataset)(answer, copy.deepcopy(entry)))  # some scorers change the entry
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"the scorer gave {value}, which is outside [0, 1]")
+        return {"value": value, "reason": f"scored by {dataset}"}
+
+    def _readable(self, dataset: str, text: str) -> Message | None:
+        """The entry as the scorer understands it: its own answer must be right. JSON turned tuples into lists."""
+        entry = cast(Message, json.loads(text))
+        answer = entry["answer"]
+        for candidate in (entry, cast(Message, _tuples(entry))):
+            scored = copy.deepcopy(candidate)
+            if not isinstance(answer, str) or float(self.scorer(dataset)(answer, scored)) == 1.0:
+                return candidate
+        return None
+
+
 def prepare() -> Handler:
     """Import reasoning-gym and replace its `eval`."""
     import reasoning_gym
@@ -87,40 +124,7 @@ def prepare() -> Handler:
     for name, module in list(sys.modules.items()):
         if name.startswith("reasoning_gym."):
             vars(module)["eval"] = evaluate
-
-    known = frozenset(cast("dict[str, Any]", vars(reasoning_gym.factory)["DATASETS"]))
-
-    @lru_cache(maxsize=64)
-    def scorer(dataset: str) -> Any:
-        return reasoning_gym.get_score_answer_fn(dataset)
-
-    @lru_cache(maxsize=256)
-    def readable(dataset: str, text: str) -> Message | None:
-        """The entry as the scorer understands it: its own answer must be right. JSON has turned tuples to lists."""
-        entry = cast(Message, json.loads(text))
-        answer = entry["answer"]
-        for candidate in (entry, cast(Message, _tuples(entry))):
-            if not isinstance(answer, str) or float(scorer(dataset)(answer, candidate)) == 1.0:
-                return candidate
-        return None
-
-    def score(request: Message) -> Message:
-        dataset, answer = str(request["dataset"]), str(request["answer"])
-        if dataset not in known:
-            return {"invalid": f"metadata.dataset: reasoning-gym has no dataset {dataset!r}"}
-        entry = readable(dataset, json.dumps(request["entry"]))
-        if entry is None:
-            return {
-                "invalid": "metadata.entry: its own answer is not right by its scorer, so something was lost"
-            }
-        if dataset in _EXPRESSIONS and not is_arithmetic(answer):
-            return {"value": 0.0, "reason": "the answer is no arithmetic expression"}
-        value = float(scorer(dataset)(answer, copy.deepcopy(entry)))  # some scorers change the entry
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"the scorer gave {value}, which is outside [0, 1]")
-        return {"value": value, "reason": f"scored by {dataset}"}
-
-    return score
+    return _Scorers(reasoning_gym).score
 
 
 if __name__ == "__main__":
