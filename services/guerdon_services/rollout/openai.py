@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic_core import from_json
 
 from guerdon import errors
 from guerdon.types import GenerateResult, Rollout, Status
@@ -81,7 +82,7 @@ async def _serve(
     kind: type[CompletionRequest] | type[ChatRequest],
 ) -> Response:
     try:
-        asked = parse(kind, json.loads(await request.body()))
+        asked = parse(kind, _json(await request.body()))
         if asked.model not in (None, service.served_name):
             known = f"the model here is {service.served_name!r}, not {asked.model!r}"
             return _error(404, known, param="model", code="model_not_found")
@@ -90,8 +91,6 @@ async def _serve(
             submission = await dispatch.begin_generate(Parsed(native, native.samples))
             return _Stream(_events(_Answer(service, asked), submission.chunks()))
         results = await dispatch.generate(native)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        return _error(400, f"the body is not JSON: {error}", code="invalid_json")
     except BadParameter as error:
         return _error(400, str(error), param=error.param, code=error.code)
     except errors.GuerdonError as error:
@@ -101,6 +100,13 @@ async def _serve(
         if result.status is not Status.OK:
             return _failure(result.status, result.reason)
     return JSONResponse(_Answer(service, asked).whole(results))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return from_json(body)
+    except ValueError as error:
+        raise BadParameter("body", f"the body is not JSON: {error}", code="invalid_json") from error
 
 
 class _Stream(StreamingResponse):

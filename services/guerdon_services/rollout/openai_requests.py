@@ -35,7 +35,7 @@ _PROMPT_FORMS = (
     "prompt: must be a string, a list of strings, a list of token ids or a list of such lists, and not empty"
 )
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31, strict=True)]], Field(min_length=1)]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
 
 class BadParameter(Exception):
@@ -50,7 +50,7 @@ class BadParameter(Exception):
 class StreamOptions(BaseModel):
     """How a stream ends."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     include_usage: bool = False
 
@@ -58,7 +58,7 @@ class StreamOptions(BaseModel):
 class _Request(BaseModel):
     """What both kinds of request share."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -128,7 +128,7 @@ class CompletionRequest(_Request):
 class TextPart(BaseModel):
     """A piece of a message."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["text"]
     text: str
@@ -137,7 +137,7 @@ class TextPart(BaseModel):
 class InputMessage(BaseModel):
     """One turn of the conversation."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     role: str
     content: str | list[TextPart]

@@ -23,7 +23,7 @@ class TinyPolicy(BaseModel):
     forget_carry: Annotated[float, Field(ge=0, le=1)] = 0.6
     warmup_steps: Annotated[int, Field(ge=0)] = 400
     warmup_batch: Annotated[int, Field(ge=1)] = 256
-    warmup_lr: Annotated[float, Field(gt=0)] = 4e-3
+    warmup_lr: Annotated[float, Field(gt=0)] = 6e-3
 
 
 class SmolLM2Policy(BaseModel):
