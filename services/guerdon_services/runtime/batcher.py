@@ -168,6 +168,7 @@ class Batcher(Generic[JobT, ResultT]):
         """Take `reserve` back."""
         self._reserved -= count
         self._metrics.pending.set(self.waiting)
+        self._lane.pump()
 
     def wait_s(self) -> float:
         """A guess at how long until the items that wait now have run, in seconds."""

@@ -2,6 +2,8 @@
 
 import os
 import re
+import shutil
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer import Typer
@@ -188,3 +191,32 @@ def test_the_token_never_shows_in_settings_or_logs(spawn: Any) -> None:
     child.process.terminate()
     assert child.wait() == 0
     assert "s3cret" not in child.log.read_text()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost -days 2"
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([openssl, *words.split(), *files], check=True, capture_output=True)
+    return cert, key
+
+
+async def test_tls_at_both_doors(serve: Any, scorers: ModuleType, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    credentials = grpc.ssl_channel_credentials(cert.read_bytes())
+    service = scorers.Echo(scorers.EchoSettings())
+    async with serve(service, tls_cert=cert, tls_key=key) as served:
+        url = served.process.url
+        context = ssl.create_default_context(cafile=str(cert))
+        async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+            answer = await client.post(f"{url}/v1/score", json={"samples": [{"response": "1"}]})
+        async with grpc.aio.secure_channel(served.grpc, credentials) as channel:
+            request = reward_pb2.ScoreRequest(samples=[reward_pb2.Sample(response="1")])
+            scored = await reward_pb2_grpc.RewardServiceStub(channel).Score(request)
+    assert url.startswith("https://")
+    assert answer.json()["results"][0]["value"] == scored.results[0].value == 1.0

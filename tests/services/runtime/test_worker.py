@@ -1,9 +1,11 @@
 """The queue door, over a real Redis, and the agreement of all doors."""
 
 import asyncio
+import socket
 import time
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc.aio
 
@@ -174,6 +176,39 @@ async def test_a_service_is_ready_without_redis(serve: Any, scorers: ModuleType)
     assert (health.status_code, health.json()) == (200, {"status": "ready", "queue": "connecting"})
     assert answer.json()["results"][0]["value"] == 1.0
     assert time.monotonic() - began < 30
+
+
+async def test_the_worker_joins_when_redis_comes(
+    serve: Any, scorers: ModuleType, redis_url: str, until: Any
+) -> None:
+    real = urlsplit(redis_url)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    late_url = redis_url.replace(f":{real.port}", f":{port}")
+    async with serve(scorers.Echo(scorers.EchoSettings()), queue=late_url) as served:
+        assert served.process.health().queue == "connecting"
+        connections: list[asyncio.StreamWriter] = []
+
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(65536):
+                writer.write(data)
+            writer.close()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there_reader, there_writer = await asyncio.open_connection(real.hostname, real.port)
+            connections.extend([writer, there_writer])
+            await asyncio.gather(forward(reader, there_writer), forward(there_reader, writer))
+
+        proxy = await asyncio.start_server(accept, "127.0.0.1", port)
+        await until(lambda: served.process.health().queue == "connected")
+        producer = Producer(redis_url, "echo")
+        reply = await ask(producer, "score", score("2"))
+        await producer.close()
+        await served.process.drain()
+    proxy.close()
+    for connection in connections:
+        connection.close()
+    assert codec.decode(Result, reply.body).value == 2.0
 
 
 async def test_all_doors_give_the_same_results(serve: Any, scorers: ModuleType, redis_url: str) -> None:
