@@ -179,7 +179,9 @@ def test_older_rollouts_pass_within_the_allowed_age(
     services: Any, make_config: Make, stats: ServiceStats
 ) -> None:
     services.rollout.version_served = 4
-    with Rollouts(services.clients, make_config("rollout.max_policy_age=1"), stats) as rollouts:
+    with Rollouts(
+        services.clients, make_config("rollout.max_policy_age=1", "optimizer.old_logprobs=engine"), stats
+    ) as rollouts:
         groups = rollouts.all_groups(list(_asks(1, version=5)))
     assert groups[0].policy_age == 1
 

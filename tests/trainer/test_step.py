@@ -121,6 +121,14 @@ def test_mini_batches_are_off_policy_after_the_first(make_config: Make, batch: B
     assert metrics["kl_initial"] > 0
 
 
+def test_ratios_may_start_from_the_engines_logprobs(make_config: Make, batch: Batch) -> None:
+    config = make_config(*PLAIN, *LOSSES[0], "optimizer.old_logprobs=engine")
+    metrics = optimise(_learner(config), batch, advantages_of(config, batch), config, 1)
+    # The fake engine claims -0.5 nats for tokens that the model gives about -log 17.
+    assert metrics["ratio_mean"] == pytest.approx(math.exp(0.5) / 17, rel=0.2)
+    assert metrics["engine_mismatch"] == pytest.approx(math.log(17) - 0.5, abs=0.2)
+
+
 def test_metrics_say_what_happened(make_config: Make, batch: Batch) -> None:
     config = make_config(*PLAIN, *LOSSES[0])
     metrics = optimise(_learner(config), batch, advantages_of(config, batch), config, 1)

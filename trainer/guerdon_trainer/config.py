@@ -141,6 +141,9 @@ class OptimizerConfig(Section):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     #: Optimiser steps per batch; beyond one the later ones are off policy, which is what clipping is for.
     mini_batches: Count = 1
+    #: Log-probabilities that ratios start from. recompute: the trainer's own, of the weights before the step, which
+    #: must be those that sampled. engine: those that came with the rollouts, right for older policies too.
+    old_logprobs: Literal["recompute", "engine"] = "recompute"
     #: Padded tokens (prompt and response) per forward pass; bounds memory, changes no result.
     micro_batch_tokens: Count = 16_384
 
@@ -243,6 +246,12 @@ class RunConfig(Section):
             )
         if (self.advantage.name == "prime") != (self.process is not None):
             raise ValueError("advantage prime and an entry of rewards with role process need each other")
+        return self
+
+    @model_validator(mode="after")
+    def _old_logprobs_fit_the_age(self) -> Self:
+        if self.rollout.max_policy_age and self.optimizer.old_logprobs == "recompute":
+            raise ValueError("rollout.max_policy_age above 0 needs optimizer.old_logprobs engine")
         return self
 
     @model_validator(mode="after")

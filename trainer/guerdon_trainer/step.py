@@ -86,10 +86,8 @@ def optimise(
     Raises:
         ValueError: no response of the batch has a reward.
     """
-    optimizer, temperature = config.optimizer, config.rollout.temperature
-    old_logps_BT = None
-    if optimizer.mini_batches > 1:
-        old_logps_BT = all_logprobs(learner.model, batch, temperature, optimizer.micro_batch_tokens)
+    optimizer = config.optimizer
+    old_logps_BT = _old_logps(learner, batch, config)
     means = _Means()
     for rows in _mini_batches(batch, optimizer.mini_batches, f"{config.seed}/{step}"):
         part = batch.select(rows)
@@ -104,6 +102,16 @@ def optimise(
         learner.schedule.step()
         learner.optimizer.zero_grad()
     return means.result()
+
+
+def _old_logps(learner: Learner, batch: Batch, config: RunConfig) -> Tensor | None:
+    """Log-probabilities under the policy that sampled; None where those of the first forward pass are the same."""
+    optimizer = config.optimizer
+    if optimizer.old_logprobs == "engine":
+        return batch.engine_logps_BT
+    if optimizer.mini_batches == 1:
+        return None
+    return all_logprobs(learner.model, batch, config.rollout.temperature, optimizer.micro_batch_tokens)
 
 
 def _accumulate(
@@ -129,7 +137,9 @@ def _accumulate(
         total += loss.value.detach()
         for name, value in loss.metrics.items():
             means.add(name, value, len(rows))
+        recomputed = config.optimizer.old_logprobs == "recompute"
         _measure(means, part, logps_BT.detach(), old_BT, entropy_BT)
+        means.mismatch(old_BT if recomputed else logps_BT.detach(), part)
         if learner.initial is not None:
             with torch.no_grad():
                 initial_BT, _ = token_logprobs(learner.initial, part, config.rollout.temperature)
@@ -173,10 +183,6 @@ def _mini_batches(batch: Batch, count: int, seed: str) -> Iterator[Tensor]:
 def _measure(means: "_Means", batch: Batch, logps_BT: Tensor, old_BT: Tensor, entropy_BT: Tensor) -> None:
     means.over_tokens("entropy", entropy_BT, batch.mask_BT)
     means.over_tokens("kl_old", kl_estimate(logps_BT, old_BT), batch.mask_BT)
-    # Should be rounding only: more means that engine and trainer disagree about weights, template or temperature.
-    difference_BT = (old_BT - batch.engine_logps_BT).abs()
-    means.over_tokens("engine_mismatch", difference_BT, batch.mask_BT)
-    means.largest("engine_mismatch_max", torch.where(batch.mask_BT, difference_BT, 0).max())
 
 
 class _Means:
@@ -195,8 +201,16 @@ class _Means:
         if tokens:
             self.add(name, torch.where(mask_BT, values_BT, 0).sum() / tokens, tokens)
 
-    def largest(self, name: str, value: Tensor) -> None:
-        self._largest[name] = torch.maximum(self._largest.get(name, value), value)
+    def mismatch(self, trainer_BT: Tensor, batch: Batch) -> None:
+        # Should be rounding (and the drift since, when old_logprobs is engine): more means that engine and trainer
+        # disagree about weights, template or temperature.
+        difference_BT = torch.where(batch.mask_BT, (trainer_BT - batch.engine_logps_BT).abs(), 0)
+        self.over_tokens("engine_mismatch", difference_BT, batch.mask_BT)
+        if difference_BT.numel():
+            largest = difference_BT.max()
+            self._largest["engine_mismatch_max"] = torch.maximum(
+                self._largest.get("engine_mismatch_max", largest), largest
+            )
 
     def result(self) -> dict[str, float]:
         means = {name: float(total / weights) for name, (total, weights) in self._sums.items()}

@@ -98,6 +98,7 @@ class Run:
     def collect(self, rollouts: Rollouts) -> Collected:
         """The groups of the next step."""
         self._timer = Timer()
+        self.stats.take_waits()  # those of an evaluation in between belong to no step
         return collect(
             rollouts,
             self._prompts,
