@@ -19,7 +19,7 @@ _STDERR_TAIL = 2000
 #: How long the server may take to start or reap a child before it counts as hung itself.
 _PATIENCE_S = 10.0
 #: How often the wall limit may be stretched by time the program waited for a core: then the machine is starved.
-_STRETCH = 3.0
+_STRETCH = 5.0
 #: The clocks of a program near its limit are read no more often than this.
 _LOOK_S = 0.02
 

@@ -125,7 +125,7 @@ def _limits(task: CodeTask, limits: LimitRange) -> RunLimits:
     wall_s = asked.wall_s or max(default.wall_s, 2 * cpu_s)
     chosen = RunLimits(
         cpu_s=cpu_s,
-        wall_s=max(wall_s, 1.0),
+        wall_s=wall_s,
         memory_mb=asked.memory_mb or default.memory_mb,
         output_bytes=asked.output_kb * 1024 if asked.output_kb else default.output_bytes,
     )

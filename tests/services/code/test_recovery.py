@@ -108,6 +108,7 @@ def test_a_starved_program_is_a_timeout_not_a_verdict(ask: Any, monkeypatch: pyt
         return wall_s
 
     monkeypatch.setattr(supervision, "_waited_for_a_core_s", never_on_a_core)
+    monkeypatch.setattr(supervision, "_STRETCH", 1.5)
     limits = Limits(cpu_s=5, wall_s=1)
     result = ask.task("import time\ntime.sleep(60)", task().model_copy(update={"limits": limits}))
     assert (result.status, result.value) == (Status.TIMEOUT, None)
