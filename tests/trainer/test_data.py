@@ -107,6 +107,19 @@ def test_chat_prompts_keep_their_turns(tmp_path: Path) -> None:
     ]
 
 
+def test_code_tasks_come_as_objects_or_as_text(tmp_path: Path) -> None:
+    task = {"kind": "stdio", "tests": [{"input": "1\n", "output": "2\n"}]}
+    rows = [{"prompt": "a", "task": task}, {"prompt": "b", "task": json.dumps(task)}]
+    fields = {"references": None, "code": "task"}
+    questions = load_questions(config(source="jsonl", path=jsonl(tmp_path / "q.jsonl", rows), fields=fields))
+    assert questions[0].code is not None
+    assert questions[0].code == questions[1].code
+    assert questions[0].code.tests[0].output == "2\n"
+    wrong = jsonl(tmp_path / "w.jsonl", [{"prompt": "a", "task": {**task, "kind": "stdin"}}])
+    with pytest.raises(DataError, match=r"w\.jsonl:1: task\.kind: Input should be 'stdio'"):
+        load_questions(config(source="jsonl", path=wrong, fields=fields))
+
+
 def test_reasoning_gym_carries_what_the_rules_service_needs() -> None:
     settings = {"min_terms": 2, "max_terms": 2}
     questions = load_questions(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from guerdon.types import ChatMessage, CodeTask
 
@@ -239,7 +239,7 @@ def _huggingface(config: DataConfig) -> Iterator[tuple[str, Row]]:
         loaded = datasets.load_dataset(
             str(config.name), split=config.split, **cast("dict[str, Any]", config.settings)
         )
-    except (ValueError, FileNotFoundError, TypeError) as problem:
+    except (ValueError, TypeError, OSError) as problem:
         raise DataError(f"name {config.name!r}, split {config.split!r}: {problem}") from problem
     for number, row in enumerate(cast("Iterable[Row]", loaded)):
         yield f"{config.name} [{config.split}]: row {number}", row
@@ -253,7 +253,7 @@ def _question(row: Row, place: str, index: int, config: DataConfig) -> Question:
         references = _references(
             _field(row, fields.references, "references", place), fields.references, place
         )
-    code = CodeTask.model_validate(_field(row, fields.code, "code", place)) if fields.code else None
+    code = _code(_field(row, fields.code, "code", place), fields.code, place) if fields.code else None
     metadata = {name: _json(_field(row, name, "metadata", place)) for name in fields.metadata} or None
     identity = (
         str(_field(row, fields.id, "id", place)) if fields.id else f"{Path(_where(config)).stem}-{index}"
@@ -285,6 +285,16 @@ def _references(value: Any, name: str, place: str) -> list[str]:
     if not references or not all(reference.strip() for reference in references):
         raise DataError(f"{place}: the field {name!r} holds an empty reference")
     return references
+
+
+def _code(value: Any, name: str, place: str) -> CodeTask:
+    """A task given as an object, or as JSON text (columnar files have no unions)."""
+    try:
+        return CodeTask.model_validate_json(value if isinstance(value, str) else json.dumps(value))
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in (name, *first["loc"]))
+        raise DataError(f"{place}: {where}: {first['msg']}") from problem
 
 
 def _json(value: Any) -> JsonValue:
