@@ -1,0 +1,118 @@
+"""The project's own client against real doors: the same results and the same errors whichever way."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from guerdon import errors
+from guerdon.client import AsyncClient
+from guerdon.types import GenerateSample, Result, Sample, Sampling, UpdateRequest
+
+
+@pytest.fixture
+async def connect(redis_url: str) -> AsyncGenerator[Any]:
+    """Clients of a served process, one per door."""
+    async with AsyncExitStack() as stack:
+
+        async def clients(served: Any, service: str, **options: Any) -> list[AsyncClient]:
+            urls = [served.process.url, f"grpc://{served.grpc}"]
+            made = [AsyncClient(url, retries=1, **options) for url in urls]
+            made.append(AsyncClient(redis_url, service=service, retries=1, **options))
+            return [await stack.enter_async_context(client) for client in made]
+
+        yield clients
+
+
+def timeless(results: list[Result]) -> list[Result]:
+    return [result.model_copy(update={"queue_ms": 0.0, "exec_ms": 0.0}) for result in results]
+
+
+async def test_results_are_the_same_through_every_door(
+    serve: Any, scorers: ModuleType, redis_url: str, connect: Any
+) -> None:
+    words = ["1.5", "poison", "unscorable", "bad", "2"]
+    samples = [Sample(id=str(index), response=word) for index, word in enumerate(words)]
+    async with serve(scorers.Echo(scorers.EchoSettings()), queue=redis_url) as served:
+        answers: list[list[Result]] = []
+        for client in await connect(served, "echo"):
+            answers.append(timeless(await client.score(samples, options={"scale": 2, "shift": 1})))
+            stream = client.score_stream(samples, options={"scale": 2, "shift": 1})
+            streamed = {index: one async for index, one in stream}
+            assert timeless([streamed[index] for index in range(len(words))]) == answers[-1]
+            assert (await client.info()).operations == ["score"]
+            assert await client.score([]) == []
+            assert 0 < await client.ping() < 30
+    assert answers[0] == answers[1] == answers[2]
+    assert [one.value for one in answers[0]] == [4.0, None, None, None, 5.0]
+
+
+async def test_learners_and_generators_answer_through_every_door(
+    serve: Any, scorers: ModuleType, redis_url: str, connect: Any
+) -> None:
+    async with serve(scorers.Tally(scorers.EchoSettings()), queue=redis_url) as served:
+        for number, client in enumerate(await connect(served, "tally"), start=1):
+            update = UpdateRequest(
+                request_id=f"u{number}", samples=[Sample(id="a", outcome=1.0)], order="after"
+            )
+            updated = await client.update(update)
+            assert (updated.version_after, updated.results[0].id, updated.metrics) == (
+                number,
+                "a",
+                {"loss": 0.5},
+            )
+            assert (await client.versions()).current == number
+            [scored] = await client.score([Sample(response="x")])
+            assert scored.model_version == number
+    async with serve(scorers.Parrot(scorers.EchoSettings()), queue=redis_url) as served:
+        for client in await connect(served, "parrot"):
+            [group] = await client.generate([GenerateSample(prompt="hi")], Sampling(n=2))
+            assert [one.response for one in group.rollouts] == ["hi", "hi"]
+
+
+async def test_refusals_are_the_same_errors_over_http_and_grpc(
+    serve: Any, scorers: ModuleType, redis_url: str, connect: Any, until: Any
+) -> None:
+    service = scorers.Echo(scorers.EchoSettings(max_items=1))
+    sample = Sample(response="1")
+    async with serve(service, queue=redis_url, max_request_items=3, max_pending=3) as served:
+        http, grpc, queue = await connect(served, "echo")
+        for client in (http, grpc):
+            with pytest.raises(errors.InvalidRequest, match=r"options\.scal.*did you mean scale"):
+                await client.score([sample], options={"scal": 1})
+            with pytest.raises(errors.TooLarge, match="samples"):
+                await client.score([sample] * 4)
+            with pytest.raises(errors.InvalidRequest):
+                await client.versions()
+        [refused] = await queue.score([sample], options={"scal": 1})
+        assert refused.status == "invalid_input"
+        assert "did you mean scale" in refused.reason
+        hold = {"samples": [{"response": "hold"}] * 3}
+        held = asyncio.ensure_future(served.http.post("/v1/score", json=hold))
+        await until(service.held.is_set)
+        # HTTP brings what was done in time and a status for the rest; gRPC's own deadline ends the call.
+        [late] = await http.score([sample], timeout_s=0.5)
+        assert late.status == "timeout"
+        with pytest.raises(errors.Timeout):
+            await grpc.score([sample], timeout_s=0.2)
+        await until(lambda: served.process.dispatcher.waiting == 2)
+        more = asyncio.ensure_future(served.http.post("/v1/score", json={"samples": [{"response": "1"}]}))
+        await until(lambda: served.process.dispatcher.waiting == 3)
+        for client in (http, grpc):
+            with pytest.raises(errors.Overloaded) as full:
+                await client.score([sample])
+            assert full.value.retry_after_s >= 1
+        service.gate.set()
+        assert (await held).status_code == (await more).status_code == 200
+
+
+async def test_a_wrong_token_is_unauthorized(serve: Any, scorers: ModuleType) -> None:
+    async with serve(scorers.Echo(scorers.EchoSettings()), token="s3cret") as served:
+        for url in (served.process.url, f"grpc://{served.grpc}"):
+            async with AsyncClient(url, token="wrong") as wrong, AsyncClient(url, token="s3cret") as right:
+                with pytest.raises(errors.Unauthorized):
+                    await wrong.score([Sample(response="1")])
+                assert (await right.score([Sample(response="1")]))[0].value == 1.0
