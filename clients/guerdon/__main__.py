@@ -1,0 +1,5 @@
+"""`python -m guerdon` is the `guerdon` command."""
+
+from guerdon.cli import app
+
+app(prog_name="guerdon")

@@ -1,0 +1,248 @@
+"""The `guerdon` command.
+
+`score`, `ping`, `inspect`, `queue` and `up` live here. Other distributions add commands through the entry-point
+group `guerdon.commands`: `serve` comes with guerdon-services, `prepare`, `train` and `run` with guerdon-trainer.
+
+Exit status: 0 when all went well, 1 when a service failed or an item has no value, 2 for a wrong command line.
+"""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from guerdon.client import Client
+from guerdon.codec import describe
+from guerdon.errors import GuerdonError, InvalidRequest
+from guerdon.types import Options, Result, Sample, Status
+
+#: Commands that another distribution brings, and its name.
+_ELSEWHERE = {
+    "serve": "guerdon-services",
+    "prepare": "guerdon-trainer",
+    "train": "guerdon-trainer",
+    "run": "guerdon-trainer",
+}
+#: Seconds between two looks of `guerdon queue --watch`.
+_WATCH_S = 1.0
+
+app = typer.Typer(
+    help="Rewards for reinforcement learning on language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Url = Annotated[str, typer.Option(help="http(s)://, grpc(s):// or redis(s):// address of the service.")]
+QueueOf = Annotated[
+    str | None, typer.Option("--service", help="Whose queue; needed with a redis:// address.")
+]
+Token = Annotated[str | None, typer.Option(envvar="GUERDON_TOKEN", help="Bearer token.", show_default=False)]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds, retries included.")]
+
+
+@app.command()
+def score(
+    url: Url,
+    response: Annotated[str | None, typer.Option(help="The response to score.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="What it answers.")] = None,
+    reference: Annotated[
+        list[str] | None, typer.Option(help="A right answer; any of several will do.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="JSONL file with one sample a line; - for stdin.")] = None,
+    options: Annotated[str, typer.Option(help="The scorer's options, as JSON.")] = "{}",
+    service: QueueOf = None,
+    token: Token = None,
+    timeout: Timeout = 60.0,
+) -> None:
+    """Score a response, or a file of samples; prints one JSON result a line."""
+    if (file is None) == (response is None):
+        _usage("give either --response or --file")
+    with _sentences():
+        if file is None:
+            samples = [Sample(prompt=prompt, response=response, references=reference or [])]
+        else:
+            samples = _read_samples(file)
+        with Client(url, service=service, token=token, timeout_s=timeout) as client:
+            results = client.score(samples, options=_options(options))
+    for result in results:
+        typer.echo(_result_line(result))
+    if any(result.status is not Status.OK for result in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def ping(url: Url, service: QueueOf = None, token: Token = None, timeout: Timeout = 5.0) -> None:
+    """Say how long a service takes to answer."""
+    with _sentences(), Client(url, service=service, token=token, timeout_s=timeout) as client:
+        typer.echo(f"{client.ping() * 1000:.1f} ms")
+
+
+@app.command()
+def inspect(url: Url, service: QueueOf = None, token: Token = None, timeout: Timeout = 10.0) -> None:
+    """Show what a service is and which options it takes."""
+    with _sentences(), Client(url, service=service, token=token, timeout_s=timeout) as client:
+        info = client.info().model_dump()
+    info["options_schema"] = json.loads(info["options_schema"])
+    typer.echo(json.dumps(info, indent=2))
+
+
+@app.command()
+def queue(
+    service: Annotated[str, typer.Argument(help="Whose queue.")],
+    redis: Annotated[str, typer.Option(envvar="GUERDON_REDIS_URL")] = "redis://127.0.0.1:6379/0",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every second until interrupted.")
+    ] = False,
+) -> None:
+    """Show what waits in a service's queue, what is being worked on, and what was given up."""
+    from guerdon.queue import stats
+
+    with _sentences():
+        first = asyncio.run(stats(redis, service))
+        if not watch:
+            typer.echo(json.dumps(asdict(first)))
+            return
+        with Live(_queue_table(service, asdict(first)), console=Console()) as live:
+            while True:
+                time.sleep(_WATCH_S)
+                live.update(_queue_table(service, asdict(asyncio.run(stats(redis, service)))))
+
+
+@app.command()
+def up(
+    file: Annotated[Path, typer.Argument(help="YAML file: redis, and services by name.")],
+    logs: Annotated[Path, typer.Option(help="Folder for the services' logs.")] = Path("runs/up/logs"),
+    ready_timeout: Annotated[float, typer.Option(help="Seconds the services may take to start.")] = 300.0,
+) -> None:
+    """Start the services of one file, restart those that die, and stop all on Ctrl-C or SIGTERM."""
+    from guerdon.redis_server import redis_server
+    from guerdon.supervisor import Supervisor, load_services, process_specs, with_addresses
+
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    with _sentences():
+        config = with_addresses(load_services(file))
+        with (
+            redis_server(config.redis) as redis_url,
+            Supervisor(process_specs(config, redis_url, logs)) as supervisor,
+        ):
+            supervisor.wait_ready(ready_timeout)
+            _print_addresses(config, redis_url)
+            stopped.wait()
+            typer.echo("stopping")
+
+
+def _read_samples(file: Path) -> list[Sample]:
+    text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    samples: list[Sample] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            try:
+                samples.append(Sample.model_validate_json(line))
+            except ValidationError as error:
+                raise InvalidRequest(f"{file}:{number}: {describe(error)}") from error
+    return samples
+
+
+def _options(text: str) -> Options:
+    try:
+        options: Any = json.loads(text)
+    except ValueError as error:
+        _usage(f"--options is not JSON: {error}")
+    if not isinstance(options, dict):
+        _usage("--options must be a JSON object")
+    return options  # pyright: ignore[reportUnknownVariableType]
+
+
+def _result_line(result: Result) -> str:
+    # What is absent says nothing, but a null value does.
+    content = result.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps({"status": content.pop("status"), "value": result.value} | content, ensure_ascii=False)
+
+
+def _queue_table(service: str, counts: dict[str, int]) -> Table:
+    table = Table(title=f"queue {service}")
+    for name in counts:
+        table.add_column(name.replace("_", " "), justify="right")
+    table.add_row(*(f"{count:,}" for count in counts.values()))
+    return table
+
+
+def _print_addresses(config: Any, redis_url: str) -> None:
+    from guerdon.queue.link import without_password
+
+    table = Table("service", "http", "grpc", "queue", title=f"redis {without_password(redis_url)}")
+    for name, service in config.services.items():
+        table.add_row(name, f"http://{service.http}", f"grpc://{service.grpc}", service.queue)
+    Console().print(table)
+    sys.stdout.flush()
+
+
+@contextmanager
+def _sentences() -> Generator[None]:
+    """Expected failures end the command with one sentence, not with a traceback."""
+    try:
+        yield
+    except (GuerdonError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from None
+    except ValidationError as error:
+        typer.echo(f"error: {describe(error)}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _usage(message: str) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(2)
+
+
+def _quiet_retries() -> None:
+    """Retries must not be written among the results on stdout, which stamina would do through structlog."""
+    from stamina import instrumentation
+
+    logging.getLogger("stamina").setLevel(logging.ERROR)
+    instrumentation.set_on_retry_hooks([])
+
+
+def _add_commands() -> None:
+    found = {point.name: point for point in entry_points(group="guerdon.commands")}
+    for name, point in found.items():
+        app.command(name)(point.load())
+    for name in _ELSEWHERE.keys() - found.keys():
+        app.command(name, help=f"(needs {_ELSEWHERE[name]})", context_settings=_ANYTHING)(_missing(name))
+
+
+_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def _missing(name: str) -> Any:
+    def command() -> None:
+        _usage(f"guerdon {name} comes with {_ELSEWHERE[name]}: pip install '{_ELSEWHERE[name]}'")
+
+    return command
+
+
+_quiet_retries()
+_add_commands()
