@@ -13,7 +13,7 @@ from guerdon.types import Status
 from guerdon_trainer import cli
 from guerdon_trainer.checkpoint import RunFolder
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.launch import ConfigChanged, ensure_policy, finish, is_finished, open_folder
+from guerdon_trainer.launch import FolderRefused, ensure_policy, exclusive, finish, is_finished, open_folder
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.service_stats import FailureBudgetExceeded
 from guerdon_trainer.train import Run
@@ -69,7 +69,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(make_config: Make
     open_folder(
         make_config("training.steps=9", "training.keep_last=5", "failures.attempts=9", "services.x={}")
     )
-    with pytest.raises(ConfigChanged, match=r"loss.clip_low was 0.0003 and is now 0.001\. Give --fresh"):
+    with pytest.raises(FolderRefused, match=r"loss.clip_low was 0.0003 and is now 0.001\. Give --fresh"):
         open_folder(make_config("loss.clip_low=1e-3"))
     folder = open_folder(make_config("loss.clip_low=1e-3"), fresh=True)
     assert yaml.safe_load(folder.config.read_text())["loss"]["clip_low"] == 1e-3
@@ -105,3 +105,14 @@ def test_prepare_stops_at_the_policy_and_fresh_starts_over(make_config: Make, tm
     changed = _command("prepare", recipe, folder, "seed=1")
     assert (changed.exit_code, "seed was 0 and is now 1" in changed.output) == (2, True)
     assert _command("prepare", recipe, folder, "seed=1", "fresh=true").exit_code == 0
+
+
+def test_two_processes_never_run_in_one_folder(make_config: Make, tmp_path: Path) -> None:
+    config = make_config()
+    recipe, folder = str(tmp_path / "unit.yaml"), f"folder={config.run_folder}"
+    with exclusive(open_folder(config)):
+        for extra in ((), ("--fresh",)):
+            said = _command("run", recipe, folder, *extra)
+            assert said.exit_code in (1, 2)
+            assert f"error: another process is running in {config.run_folder}" in said.output
+    assert config.run_folder.exists()

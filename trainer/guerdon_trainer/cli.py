@@ -78,7 +78,7 @@ def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunCo
     """Read the recipe and open the run folder; mistakes end the command with one sentence."""
     from guerdon_trainer.config import load_recipe
     from guerdon_trainer.config_errors import RecipeError
-    from guerdon_trainer.launch import ConfigChanged, is_finished, open_folder
+    from guerdon_trainer.launch import FolderRefused, is_finished, open_folder
 
     words = list(overrides or [])
     if "fresh=true" in words:
@@ -87,7 +87,7 @@ def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunCo
     try:
         config = load_recipe(recipe, words)
         folder = open_folder(config, fresh=fresh)
-    except (RecipeError, ConfigChanged) as error:
+    except (RecipeError, FolderRefused) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     return config, folder, is_finished(config, folder)
@@ -96,11 +96,12 @@ def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunCo
 @contextmanager
 def _stoppable(folder: "RunFolder") -> Iterator[None]:
     """SIGTERM and Ctrl-C end the run in order; what cannot go on ends it with its sentence."""
-    from guerdon_trainer.launch import RUN_FAILURES
+    from guerdon_trainer.launch import RUN_FAILURES, exclusive
 
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
+        with exclusive(folder):
+            yield
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; the same command goes on from the last checkpoint in {folder.checkpoints}", err=True

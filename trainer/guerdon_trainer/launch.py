@@ -1,8 +1,10 @@
 """From a recipe to a finished run: the run folder, the initial policy, the services, the loop, the report."""
 
+import fcntl
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,37 +27,61 @@ from guerdon_trainer.train import Run, train
 #: How long the services may take to load their models, in seconds.
 _READY_TIMEOUT_S = 300.0
 
-#: What ends a run with a sentence instead of a traceback.
-RUN_FAILURES = (DataError, FailureBudgetExceeded, FileNotFoundError, GuerdonError, RolloutError)
-
 #: Keys that may differ between the attempts of one run: they change how long and how, never what is computed.
 _FREE = ("description", "folder", "services", "failures")
 _FREE_TRAINING = ("steps", "checkpoint_every", "keep_last", "eval_every")
 
 
-class ConfigChanged(ValueError):
-    """The folder holds a run of another configuration."""
+class FolderRefused(ValueError):
+    """The run folder belongs to another run, or to another process."""
+
+
+#: What ends a run with a sentence instead of a traceback.
+RUN_FAILURES = (
+    DataError,
+    FailureBudgetExceeded,
+    FileNotFoundError,
+    FolderRefused,
+    GuerdonError,
+    RolloutError,
+)
 
 
 def open_folder(config: RunConfig, *, fresh: bool = False) -> RunFolder:
     """The run's folder with its config.yaml; `fresh` removes what is there.
 
     Raises:
-        ConfigChanged: a run with other settings lies there.
+        FolderRefused: a run with other settings lies there, or `fresh` would remove a run that goes on.
     """
     folder = RunFolder(config.run_folder)
     if fresh and folder.path.exists():
-        shutil.rmtree(folder.path)
+        with exclusive(folder):
+            shutil.rmtree(folder.path)
     folder.path.mkdir(parents=True, exist_ok=True)
     if folder.config.exists():
         changed = _changes(yaml.safe_load(folder.config.read_text()), config.model_dump(mode="json"))
         if changed:
-            raise ConfigChanged(
+            raise FolderRefused(
                 f"{folder.path} holds a run with other settings: {', '.join(changed)}. "
                 "Give --fresh to start over, or folder=PATH to keep both."
             )
     folder.config.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
     return folder
+
+
+@contextmanager
+def exclusive(folder: RunFolder) -> Iterator[None]:
+    """Within it no other process may run in the folder; the lock ends with the process, however that ends.
+
+    Raises:
+        FolderRefused: another process runs there.
+    """
+    with (folder.path / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderRefused(f"another process is running in {folder.path}") from None
+        yield
 
 
 def is_finished(config: RunConfig, folder: RunFolder) -> bool:

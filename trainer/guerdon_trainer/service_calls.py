@@ -14,6 +14,8 @@ from guerdon_trainer.service_stats import ServiceStats
 
 #: Longest pause between two attempts, in seconds.
 _LONGEST_PAUSE_S = 10.0
+#: How long calls and clients may take to end, in seconds.
+_CLOSE_TIMEOUT_S = 5.0
 
 
 class Answer(Protocol):
@@ -36,12 +38,13 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="services", daemon=True)
         self._thread.start()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine; the caller's thread goes on."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return asyncio.run_coroutine_threadsafe(self._tracked(coroutine), self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and wait for it; an interrupt of the waiting thread cancels it."""
@@ -52,20 +55,33 @@ class LoopThread:
             future.cancel()
 
     def close(self, last: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Cancel every task, run the `last` coroutines and end the thread."""
-        self.run(_cancel_others())
-        for coroutine in last:
-            self.run(coroutine)
+        """Cancel what was started here, run the `last` coroutines and end the thread.
+
+        Clients have tasks of their own on this loop; those end by `last`.
+        """
+        self.run(self._finish(list(last)))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
+    async def _tracked(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await coroutine
+        finally:
+            self._tasks.discard(task)
 
-async def _cancel_others() -> None:
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    async def _finish(self, last: list[Coroutine[Any, Any, None]]) -> None:
+        others = self._tasks - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=_CLOSE_TIMEOUT_S)
+        # A server that is gone must not keep the run from ending.
+        closing = asyncio.gather(*last, return_exceptions=True)
+        await asyncio.wait([closing], timeout=_CLOSE_TIMEOUT_S)
 
 
 class ServiceCalls:
