@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from guerdon import errors
 from guerdon.queue import Consumer, Entry, Producer, Reply, stats
+from guerdon.queue import consumer as consumer_module
 from guerdon.queue import producer as producer_module
 from guerdon.types import Status
 
@@ -258,28 +259,48 @@ async def test_released_work_is_delivered_again_at_once_and_uncounted(redis_url:
         assert (await stats(redis_url, "math")).workers == 1
 
 
-async def test_an_abandoned_entry_is_rescued_alone(redis_url: str) -> None:
-    async with producer(redis_url) as client, consumer(redis_url, lease_s=0.5) as rescuer:
+async def test_what_one_dead_worker_left_is_rescued_together(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as rescuer:
         for i in range(3):
             await client.submit("score", b"", request_id=f"r{i}")
         await abandon(redis_url, 3)
         await client.submit("score", b"", request_id="new")
+        entries = await take(rescuer, 4)
+        assert [(entry.request_id, entry.deliveries) for entry in entries] == [
+            *((f"r{i}", 2) for i in range(3)),
+            ("new", 1),
+        ]
+
+
+async def test_what_two_dead_workers_left_runs_alone(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as rescuer:
+        await client.submit("score", b"", request_id="new")
         [held] = await take(rescuer, 1)
-        assert held.request_id == "new"
-
-        async def idle() -> bool:
-            async with redis(redis_url) as server:
-                return len(await server.xpending_range("{math}:q:1", "workers", "-", "+", 9, idle=500)) == 3
-
-        await eventually(idle)
+        for i in range(3):
+            await client.submit("score", b"", request_id=f"r{i}")
+        await abandon(redis_url, 3, deliveries=2)
         # Something is held, so nothing that may crash this worker is given out, and nothing new either.
+        await client.submit("score", b"", request_id="newer")
+        await asyncio.sleep(consumer_module.RESCUE_EVERY_S)
         assert await rescuer.take(8) == []
         await rescuer.complete(held, ok(held))
         for i in range(3):
-            rescued = await take(rescuer, 1)
-            assert [(entry.request_id, entry.deliveries) for entry in rescued] == [(f"r{i}", 2)]
+            [entry] = await rescuer.take(8)
+            assert (entry.request_id, entry.deliveries) == (f"r{i}", 3)
             assert await rescuer.take(8) == []
-            await rescuer.complete(rescued[0], ok(rescued[0]))
+            await rescuer.complete(entry, ok(entry))
+        assert [entry.request_id for entry in await rescuer.take(8)] == ["newer"]
+
+
+async def abandon(url: str, count: int, *, deliveries: int = 1) -> None:
+    """Take `count` entries as workers that died would have left them: a lease ago."""
+    async with redis(url) as server:
+        await server.xreadgroup("workers", "dead", {"{math}:q:1": ">"}, count=count)
+        left = await server.xpending_range("{math}:q:1", "workers", "-", "+", count, consumername="dead")
+        assert len(left) == count
+        ids = [entry["message_id"] for entry in left]
+        settings = {"idle": 3_600_000, "retrycount": deliveries, "justid": True}
+        await server.xclaim("{math}:q:1", "workers", "dead", 0, ids, **settings)
 
 
 async def die(worker: Consumer) -> None:
@@ -290,20 +311,14 @@ async def die(worker: Consumer) -> None:
     await worker._link.close()
 
 
-async def abandon(url: str, count: int) -> None:
-    """Take entries as a worker that dies on the spot would: nobody renews their lease."""
-    async with redis(url) as server:
-        answer = await server.xreadgroup("workers", "dead", {"{math}:q:1": ">"}, count=count)
-        [(_, entries)] = answer.items() if isinstance(answer, dict) else answer
-        assert len(entries[0] if isinstance(answer, dict) else entries) == count
-
-
 async def test_a_restarted_worker_of_the_same_name_need_not_wait(redis_url: str) -> None:
     async with producer(redis_url) as client:
-        async with consumer(redis_url):
-            await client.submit("score", b"", request_id="r")
-            await abandon(redis_url, 1)
-        async with consumer(redis_url, consumer_id="dead", lease_s=600) as reborn:
+        await client.submit("score", b"", request_id="r")
+        dying = Consumer(redis_url, "math", consumer_id="same", lease_s=600)
+        await dying.start()
+        await take(dying, 1)
+        await die(dying)
+        async with consumer(redis_url, consumer_id="same", lease_s=600) as reborn:
             [entry] = await take(reborn, 1)
             assert (entry.request_id, entry.deliveries) == ("r", 2)
 

@@ -25,9 +25,9 @@ What happens to a request:
 2. TAKE gives entries to a worker, which renews its lease on them while it works. Expired and cancelled ones are
    answered with `timeout` instead.
 3. COMPLETE keeps the first result, sends it to the client, and deletes the entry.
-4. An entry whose worker died stays idle for a lease, then another worker takes it, alone, so that a request that
-   kills its worker kills no neighbours. After `max_deliveries` it becomes a dead letter, answered with
-   `internal_error`.
+4. An entry whose worker died stays idle for a lease, then another worker takes it. One over which two workers
+   died runs alone, so that a request that kills its worker cannot get its neighbours given up with it. After
+   `max_deliveries` it becomes a dead letter, answered with `internal_error`.
 5. A client that hears nothing asks again under the same request id: that covers what a crash of Redis may lose
    (with `appendfsync everysec`, its last second).
 """

@@ -60,7 +60,7 @@ class Consumer:
         self._held: dict[tuple[str, str], Entry] = {}
         self._holds_nothing = asyncio.Event()
         self._holds_nothing.set()
-        #: Whether what is held was left behind by a dead worker, and has to run alone.
+        #: Whether what is held is an entry over which workers died, and has to run alone.
         self._alone = False
         #: Entries that a read gave beyond what was asked for: it counts per stream.
         self._surplus: list[Entry] = []
@@ -84,8 +84,8 @@ class Consumer:
     async def take(self, max_entries: int) -> list[Entry]:
         """Up to `max_entries` requests; blocks about 500 ms at most, and returns [] when nothing came.
 
-        What a dead worker left behind comes one at a time, once nothing else is held here. While Redis cannot be
-        reached, nothing comes.
+        An entry over which several workers died comes alone, once nothing else is held here. While Redis cannot
+        be reached, nothing comes.
         """
         async with self._taking:
             if self._closing.is_set():

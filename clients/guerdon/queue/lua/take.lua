@@ -49,15 +49,17 @@ local function bury(stream, id, deliveries)
   finish(stream, id, field.rid, field.client, 'internal_error', reason, '')
 end
 
--- Takes entries that were handed back, any number, or else one that a worker left behind when it died or
--- hung. That one runs alone: taken in bulk, the innocent would be counted dead with the guilty.
+-- Takes what others left behind. Entries that were handed back, or that one worker left when it died, are taken
+-- in any number: most deaths are nobody's fault. An entry over which two died runs alone from then on. Taken in
+-- bulk again, the innocent would be given up with the guilty; so they are delivered three times at most.
 -- Returns true when one has to wait until this worker holds nothing.
+local trusted = most_deliveries > 2 and 1 or 0
 local function rescue(stream)
   for _, left in ipairs(pending(stream, 'IDLE', lease_ms, '-', '+', most)) do
     local id, deliveries = left[1], left[4]
-    if #taken >= most or (#taken > 0 and deliveries > 0) then return false end
-    if deliveries == 0 then
-      claim(stream, id, 1, 0)
+    if #taken >= most or (#taken > 0 and deliveries > trusted) then return false end
+    if deliveries <= trusted then
+      claim(stream, id, deliveries + 1, 0)
     elseif deliveries >= most_deliveries then
       bury(stream, id, deliveries)
     elseif not holds_nothing then
