@@ -119,7 +119,7 @@ def queue(
         if not watch:
             typer.echo(json.dumps(asdict(first)))
             return
-        with Live(_queue_table(service, asdict(first)), console=Console()) as live:
+        with _until_signal(), Live(_queue_table(service, asdict(first)), console=Console()) as live:
             while True:
                 time.sleep(_WATCH_S)
                 live.update(_queue_table(service, asdict(asyncio.run(stats(redis, service)))))
@@ -135,14 +135,7 @@ def up(
     from guerdon.redis_server import redis_server
     from guerdon.supervisor import Supervisor, load_services, process_specs, with_addresses
 
-    stopped = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    with _sentences():
+    with _sentences(), _until_signal():
         config = with_addresses(load_services(file))
         with (
             redis_server(config.redis) as redis_url,
@@ -150,8 +143,7 @@ def up(
         ):
             supervisor.wait_ready(ready_timeout)
             _print_addresses(config, redis_url)
-            stopped.wait()
-            typer.echo("stopping")
+            threading.Event().wait()
 
 
 def _read_samples(file: Path) -> list[Sample]:
@@ -213,6 +205,26 @@ def _sentences() -> Generator[None]:
         raise typer.Exit(2) from None
 
 
+@contextmanager
+def _until_signal() -> Generator[None]:
+    """SIGINT, SIGTERM and SIGHUP leave the block, whatever it waits for; later ones do not disturb the leaving."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
+        numbers.append(signal.SIGHUP)
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, leave)
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped")
+
+
 def _usage(message: str) -> NoReturn:
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(2)
@@ -229,19 +241,24 @@ def _quiet_retries() -> None:
 def _add_commands() -> None:
     found = {point.name: point for point in entry_points(group="guerdon.commands")}
     for name, point in found.items():
-        app.command(name)(point.load())
-    for name in _ELSEWHERE.keys() - found.keys():
-        app.command(name, help=f"(needs {_ELSEWHERE[name]})", context_settings=_ANYTHING)(_missing(name))
+        try:
+            app.command(name)(point.load())
+        except ImportError as error:
+            # One broken installation must not take the other commands along.
+            _add_unavailable(name, f"guerdon {name} cannot be loaded from {point.value}: {error}")
+    for name, distribution in _ELSEWHERE.items():
+        if name not in found:
+            install = f"pip install '{distribution}'"
+            _add_unavailable(name, f"guerdon {name} comes with {distribution}: {install}")
 
 
-_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+def _add_unavailable(name: str, why: str) -> None:
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-
-def _missing(name: str) -> Any:
-    def command() -> None:
-        _usage(f"guerdon {name} comes with {_ELSEWHERE[name]}: pip install '{_ELSEWHERE[name]}'")
-
-    return command
+    @app.command(name, help=f"({why})", context_settings=anything, add_help_option=False)
+    def command() -> None:  # pyright: ignore[reportUnusedFunction]
+        typer.echo(f"error: {why}", err=True)
+        raise typer.Exit(1)
 
 
 _quiet_retries()

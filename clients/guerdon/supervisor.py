@@ -43,6 +43,8 @@ HEALTHY_AFTER_S = 30.0
 DEATHS_AT_START = 3
 #: Seconds between two looks at the children.
 POLL_S = 0.05
+#: Seconds after which the queue entries of a service that died here are taken over: about what its restart takes.
+LEASE_S = 10
 #: Lines of a log that an error message ends with.
 TAIL_LINES = 25
 
@@ -346,7 +348,7 @@ def free_ports(count: int) -> list[int]:
 
 def _serve_command(service: ServiceConfig, redis_url: str) -> list[str]:
     addresses = ["--http", str(service.http), "--grpc", str(service.grpc)]
-    queue = ["--queue", redis_url, "--queue-name", str(service.queue)]
+    queue = ["--queue", redis_url, "--queue-name", str(service.queue), "--lease-s", str(LEASE_S)]
     settings = [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in service.settings.items()

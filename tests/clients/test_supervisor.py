@@ -176,22 +176,14 @@ def test_process_specs(tmp_path: Path) -> None:
     math, strict = process_specs(load_services(path), "redis://r:1", tmp_path / "logs")
     serve = [sys.executable, "-m", "guerdon", "serve", "math"]
     assert math.command == [
-        *serve,
-        *(
-            "--http",
-            "0.0.0.0:8101",
-            "--grpc",
-            "127.0.0.1:9101",
-            "--queue",
-            "redis://r:1",
-            "--queue-name",
-            "math",
-        ),
+        *(*serve, "--http", "0.0.0.0:8101", "--grpc", "127.0.0.1:9101"),
+        *("--queue", "redis://r:1", "--queue-name", "math", "--lease-s", "10"),
     ]
     assert (math.name, math.log_path) == ("math", tmp_path / "logs" / "math.log")
     assert math.ready_url == "http://127.0.0.1:8101/readyz"
     assert strict.command[:5] == serve
-    assert strict.command[-5:] == ["strict-math", "workers=2", "name=x", "flag=true", "list=[1]"]
+    assert strict.command[-4:] == ["workers=2", "name=x", "flag=true", "list=[1]"]
+    assert strict.command[strict.command.index("--queue-name") + 1] == "strict-math"
     assert strict.env["OMP_NUM_THREADS"] == "1"
     http = strict.command[strict.command.index("--http") + 1]
     assert strict.ready_url == f"http://{http}/readyz"

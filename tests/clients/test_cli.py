@@ -1,0 +1,230 @@
+"""The guerdon command: what it prints, its exit status, and `up` as a real process."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from guerdon.cli import app
+from guerdon.testing import Failure, StubService
+from guerdon.types import Result as ItemResult
+from guerdon.types import Sample, Status, failed
+
+
+def judge(sample: Sample) -> float | ItemResult:
+    if sample.response == "slow":
+        return failed(Status.TIMEOUT, "too slow")
+    return float(sample.response in sample.references)
+
+
+@pytest.fixture
+def stub() -> Iterator[StubService]:
+    with StubService(judge) as service:
+        yield service
+
+
+def guerdon(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin, env={"COLUMNS": "200"})
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_score_one_response(stub: StubService) -> None:
+    result = guerdon(
+        "score",
+        "--url",
+        stub.url,
+        "--prompt",
+        "2+2",
+        "--response",
+        "4",
+        "--reference",
+        "5",
+        "--reference",
+        "4",
+    )
+    assert result.exit_code == 0
+    [line] = lines(result)
+    assert (line["status"], line["value"]) == ("ok", 1.0)
+
+
+def test_score_a_file_and_stdin(stub: StubService, tmp_path: Path) -> None:
+    samples = '{"id": "a", "response": "4", "references": ["4"]}\n\n{"id": "b", "response": "slow"}\n'
+    file = tmp_path / "samples.jsonl"
+    file.write_text(samples)
+    for result in (
+        guerdon("score", "--url", stub.url, "--file", str(file)),
+        guerdon("score", "--url", stub.url, "--file", "-", stdin=samples),
+    ):
+        assert result.exit_code == 1
+        good, bad = lines(result)
+        assert (good["id"], good["status"], good["value"]) == ("a", "ok", 1.0)
+        # A failure is never a reward.
+        assert (bad["id"], bad["status"], bad["value"], bad["reason"]) == ("b", "timeout", None, "too slow")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either --response or --file"),
+        (["--response", "4", "--file", "x"], "either --response or --file"),
+        (["--response", "4", "--options", "[1]"], "must be a JSON object"),
+        (["--response", "4", "--options", "{"], "not JSON"),
+        (["--file", "/no/such/file"], "/no/such/file"),
+    ],
+)
+def test_wrong_arguments_are_a_sentence(stub: StubService, arguments: list[str], message: str) -> None:
+    result = guerdon("score", "--url", stub.url, *arguments)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_wrong_sample_is_named(stub: StubService, tmp_path: Path) -> None:
+    file = tmp_path / "samples.jsonl"
+    file.write_text('{"response": "4"}\n{"response": 4}\n')
+    result = guerdon("score", "--url", stub.url, "--file", str(file))
+    assert result.exit_code == 2
+    assert f"{file}:2: response" in result.stderr
+    assert result.stdout == ""
+
+
+def test_ping_and_inspect(stub: StubService) -> None:
+    assert re.fullmatch(r"\d+\.\d ms\n", guerdon("ping", "--url", stub.url).stdout)
+    info = json.loads(guerdon("inspect", "--url", stub.url).stdout)
+    assert info["scorer"] == "stub"
+    assert isinstance(info["options_schema"], dict)
+
+
+def test_a_service_that_fails_or_is_not_there(stub: StubService) -> None:
+    stub.fail_next(Failure(status=503))
+    for url in (stub.url, "http://127.0.0.1:1"):
+        result = guerdon("ping", "--url", url, "--timeout", "2")
+        assert result.exit_code == 1
+        assert result.stderr.startswith("error: ")
+        assert "Traceback" not in result.output
+
+
+def test_an_address_of_no_known_kind_is_a_usage_error() -> None:
+    result = guerdon("ping", "--url", "ftp://x")
+    assert result.exit_code == 2
+    assert "ftp" in result.stderr
+
+
+def test_queue(redis_url: str) -> None:
+    result = guerdon("queue", "math", "--redis", redis_url)
+    assert result.exit_code == 0
+    assert lines(result) == [{"queued": 0, "pending": 0, "dead": 0, "oldest_ms": 0, "workers": 0}]
+
+
+def test_queue_without_redis() -> None:
+    result = guerdon("queue", "math", "--redis", "redis://user:secret@127.0.0.1:1/0")
+    assert result.exit_code == 1
+    assert "cannot be reached" in result.stderr
+    assert "secret" not in result.output
+
+
+def test_queue_watch_ends_with_a_signal(redis_url: str) -> None:
+    command = [sys.executable, "-m", "guerdon", "queue", "math", "--redis", redis_url, "--watch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        # The table appears when the watch ends; until then it must not have ended.
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "queue math" in output
+
+
+def test_help_lists_every_command_and_imports_no_ml_stack() -> None:
+    code = (
+        "import sys, guerdon.cli; print([m for m in ('torch', 'transformers', 'vllm') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+    listed = guerdon("--help").stdout
+    for command in ("score", "ping", "inspect", "queue", "up", "serve", "prepare", "train", "run"):
+        assert f" {command} " in listed
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(0, "guerdon serve comes with guerdon-services: pip install"), (1, "No module named 'gone'")],
+)
+def test_a_command_that_is_not_installed(count: int, message: str) -> None:
+    code = f"""
+import importlib.metadata as metadata
+class Point:
+    name, value = "serve", "gone.cli:serve"
+    def load(self): raise ImportError("No module named 'gone'")
+metadata.entry_points = lambda group: [Point()] * {count}
+from guerdon.cli import app
+app(["serve", "math", "--http", "127.0.0.1:0", "--help"])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("content", ["services: {math: {htpp: x}}", "services: ["])
+def test_up_with_a_wrong_file(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "services.yaml"
+    file.write_text(content)
+    result = guerdon("up", str(file))
+    assert result.exit_code == 2
+    assert str(file) in result.stderr
+
+
+def test_up_starts_serves_and_stops(tmp_path: Path) -> None:
+    file = tmp_path / "services.yaml"
+    file.write_text("services: {rewards: {service: math}}")
+    command = [sys.executable, "-m", "guerdon", "up", str(file), "--logs", str(tmp_path / "logs")]
+    environment = {**os.environ, "COLUMNS": "200"}
+    environment.pop("GUERDON_REDIS_URL", None)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        table = ""
+        for line in process.stdout:
+            table += line
+            if "rewards" in line:
+                break
+        addresses = re.findall(r"(?:http|grpc)://127\.0\.0\.1:\d+", table)
+        assert len(addresses) == 2, (tmp_path / "logs" / "rewards.log").read_text()
+        for url in addresses:
+            result = guerdon("score", "--url", url, "--response", r"\boxed{3/4}", "--reference", "0.75")
+            assert (result.exit_code, lines(result)[0]["value"]) == (0, 1.0)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 2
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "stopped" in output
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert alive == []
+
+
+def test_up_can_be_interrupted_while_it_waits(tmp_path: Path) -> None:
+    file = tmp_path / "services.yaml"
+    file.write_text("services: {math: {}}")
+    command = [sys.executable, "-m", "guerdon", "up", str(file), "--logs", str(tmp_path / "logs")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "logs" / "math.log").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert output.endswith("stopped\n")
