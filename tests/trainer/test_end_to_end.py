@@ -41,17 +41,14 @@ class KillingView(LiveView):
 
     def step(self, row: dict[str, Any]) -> None:
         if row["step"] == 2:
-            for name in self._victims:
-                os.kill(_service(name).pid, signal.SIGKILL)
+            for pid in [_pid(name) for name in self._victims]:
+                os.kill(pid, signal.SIGKILL)
 
 
-def _service(name: str) -> psutil.Process:
-    [process] = [
-        child
-        for child in psutil.Process().children()
-        if "serve" in (words := child.cmdline()) and name in words
-    ]
-    return process
+def _pid(service: str) -> int:
+    commands = {child.pid: child.cmdline() for child in psutil.Process().children()}
+    [pid] = [pid for pid, words in commands.items() if "serve" in words and service in words]
+    return pid
 
 
 def _config(folder: Path, *overrides: str) -> RunConfig:
