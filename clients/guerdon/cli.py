@@ -12,9 +12,8 @@ import logging
 import signal
 import sys
 import threading
-import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -119,9 +118,11 @@ def queue(
         if not watch:
             typer.echo(json.dumps(asdict(first)))
             return
-        with _until_signal(), Live(_queue_table(service, asdict(first)), console=Console()) as live:
-            while True:
-                time.sleep(_WATCH_S)
+        with (
+            _until_signal() as leaving,
+            Live(_queue_table(service, asdict(first)), console=Console()) as live,
+        ):
+            while not leaving.wait(_WATCH_S):
                 live.update(_queue_table(service, asdict(asyncio.run(stats(redis, service)))))
 
 
@@ -135,7 +136,7 @@ def up(
     from guerdon.redis_server import redis_server
     from guerdon.supervisor import Supervisor, load_services, process_specs, with_addresses
 
-    with _sentences(), _until_signal():
+    with _sentences(), _until_signal() as leaving:
         config = with_addresses(load_services(file))
         with (
             redis_server(config.redis) as redis_url,
@@ -143,7 +144,7 @@ def up(
         ):
             supervisor.wait_ready(ready_timeout)
             _print_addresses(config, redis_url)
-            threading.Event().wait()
+            leaving.wait()
 
 
 def _read_samples(file: Path) -> list[Sample]:
@@ -183,12 +184,12 @@ def _queue_table(service: str, counts: dict[str, int]) -> Table:
 
 
 def _print_addresses(config: Any, redis_url: str) -> None:
-    from guerdon.queue.link import without_password
-
-    table = Table("service", "http", "grpc", "queue", title=f"redis {without_password(redis_url)}")
+    table = Table("service", "http", "grpc", "queue", title="services")
     for name, service in config.services.items():
         table.add_row(name, f"http://{service.http}", f"grpc://{service.grpc}", service.queue)
     Console().print(table)
+    # Whole, with the password of an embedded server: whoever started it needs it to use the queue.
+    typer.echo(f"queue: {redis_url}")
     sys.stdout.flush()
 
 
@@ -206,8 +207,12 @@ def _sentences() -> Generator[None]:
 
 
 @contextmanager
-def _until_signal() -> Generator[None]:
-    """SIGINT, SIGTERM and SIGHUP leave the block, whatever it waits for; later ones do not disturb the leaving."""
+def _until_signal() -> Generator[threading.Event]:
+    """SIGINT, SIGTERM and SIGHUP leave the block, whatever it waits for; later ones do not disturb the leaving.
+
+    The event says so too: Python drops an exception that a signal raises inside a destructor or a callback.
+    """
+    leaving = threading.Event()
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
         numbers.append(signal.SIGHUP)
@@ -215,14 +220,14 @@ def _until_signal() -> Generator[None]:
     def leave(number: int, frame: FrameType | None) -> None:
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
+        leaving.set()
         raise KeyboardInterrupt
 
     for number in numbers:
         signal.signal(number, leave)
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("stopped")
+    with suppress(KeyboardInterrupt):
+        yield leaving
+    typer.echo("stopped")
 
 
 def _usage(message: str) -> NoReturn:

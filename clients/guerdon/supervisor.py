@@ -328,8 +328,9 @@ def process_specs(config: ServicesConfig, redis_url: str, log_dir: Path) -> list
     return [
         ProcessSpec(
             name=name,
-            command=_serve_command(service, redis_url),
-            env={"PYTHONUNBUFFERED": "1", **service.env},
+            command=_serve_command(service),
+            # The environment, not the command line, which every user of the machine can read: it may hold a password.
+            env={"PYTHONUNBUFFERED": "1", "GUERDON_QUEUE_URL": redis_url, **service.env},
             log_path=log_dir / f"{name}.log",
             ready_url=f"http://{_reachable(str(service.http))}/readyz",
         )
@@ -346,9 +347,9 @@ def free_ports(count: int) -> list[int]:
         return [probe.getsockname()[1] for probe in sockets]
 
 
-def _serve_command(service: ServiceConfig, redis_url: str) -> list[str]:
+def _serve_command(service: ServiceConfig) -> list[str]:
     addresses = ["--http", str(service.http), "--grpc", str(service.grpc)]
-    queue = ["--queue", redis_url, "--queue-name", str(service.queue), "--lease-s", str(LEASE_S)]
+    queue = ["--queue-name", str(service.queue), "--lease-s", str(LEASE_S)]
     settings = [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in service.settings.items()

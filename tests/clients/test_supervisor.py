@@ -177,8 +177,10 @@ def test_process_specs(tmp_path: Path) -> None:
     serve = [sys.executable, "-m", "guerdon", "serve", "math"]
     assert math.command == [
         *(*serve, "--http", "0.0.0.0:8101", "--grpc", "127.0.0.1:9101"),
-        *("--queue", "redis://r:1", "--queue-name", "math", "--lease-s", "10"),
+        *("--queue-name", "math", "--lease-s", "10"),
     ]
+    # Not on the command line, which everybody can read.
+    assert math.env["GUERDON_QUEUE_URL"] == "redis://r:1"
     assert (math.name, math.log_path) == ("math", tmp_path / "logs" / "math.log")
     assert math.ready_url == "http://127.0.0.1:8101/readyz"
     assert strict.command[:5] == serve

@@ -14,7 +14,9 @@ Assignments = Annotated[
 ]
 Http = Annotated[str | None, typer.Option(help=f"HOST:PORT of the HTTP door; port 0 picks one. {_DOORS}")]
 Grpc = Annotated[str | None, typer.Option(help="HOST:PORT of the gRPC door.")]
-Queue = Annotated[str | None, typer.Option(help="URL of the Redis to take work from.")]
+Queue = Annotated[
+    str | None, typer.Option(envvar="GUERDON_QUEUE_URL", help="URL of the Redis to take work from.")
+]
 QueueName = Annotated[str | None, typer.Option(help="Name of the queue; the service's by default.")]
 TokenFile = Annotated[Path | None, typer.Option(help="File with the bearer token; GUERDON_TOKEN otherwise.")]
 Token = Annotated[str | None, typer.Option(envvar="GUERDON_TOKEN", hidden=True)]
