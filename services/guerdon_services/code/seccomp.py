@@ -21,7 +21,7 @@ _ALLOWED = """
 read 0 63; write 1 64; readv 19 65; writev 20 66; pread64 17 67; pwrite64 18 68; lseek 8 62; close 3 57;
 close_range 436 436; fstat 5 80; newfstatat 262 79; stat 4 -1; lstat 6 -1; access 21 -1; faccessat 269 48;
 faccessat2 439 439; readlink 89 -1; readlinkat 267 78; getdents64 217 61; getcwd 79 17; chdir 80 49; fchdir 81 50;
-dup 32 23; dup2 33 -1; dup3 292 24; fcntl 72 25; pipe 22 -1; pipe2 293 59; poll 7 -1; ppoll 271 73; select 23 -1;
+dup 32 23; dup2 33 -1; dup3 292 24; pipe 22 -1; pipe2 293 59; poll 7 -1; ppoll 271 73; select 23 -1;
 pselect6 270 72; epoll_create1 291 20; epoll_ctl 233 21; epoll_wait 232 -1; epoll_pwait 281 22; eventfd2 290 19;
 recvfrom 45 207; mmap 9 222; munmap 11 215; mprotect 10 226; mremap 25 216; madvise 28 233; brk 12 214; futex 202 98;
 get_robust_list 274 100; set_robust_list 273 99; set_tid_address 218 96; rseq 334 293; exit 60 93; exit_group 231 94;
@@ -80,8 +80,10 @@ _CONDITIONAL: list[tuple[str, list[list[_Test]]]] = [
             for what in (replace(_NOT_CPU_LIMIT, argument=1), _NO_LIMIT)
         ],
     ),
-    # TCGETS (isatty), FIOCLEX, FIONBIO, FIONREAD, TIOCGWINSZ
-    ("ioctl 16 29", [[_Test(1, value)] for value in (0x5401, 0x5451, 0x5421, 0x541B, 0x5413)]),
+    # Duplicates, flags, locks; not F_SETSIG and F_SETOWN, by which the kernel would send it any signal, SIGKILL too.
+    ("fcntl 72 25", [[_Test(1, value)] for value in (*range(8), *range(36, 39), 1030)]),
+    # TCGETS (isatty), FIOCLEX, FIONCLEX, FIONBIO, FIONREAD, TIOCGWINSZ
+    ("ioctl 16 29", [[_Test(1, value)] for value in (0x5401, 0x5451, 0x5450, 0x5421, 0x541B, 0x5413)]),
     # asyncio wakes its loop through a connected pair: no address can be named without socket(), connect() or bind().
     ("socketpair 53 199", [[_Test(0, 1)]]),
     ("sendto 44 206", [[_Test(4, 0), _Test(4, 0, high=True)]]),

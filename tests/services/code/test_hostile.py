@@ -199,6 +199,12 @@ RESOURCES = {
         "try: resource.setrlimit(resource.RLIMIT_CPU, (0, 0))\nexcept Exception: pass\nwhile True: pass",
         {"TLE"},
     ),
+    "has a pipe kill it": (
+        "import fcntl, os, time\nreader, writer = os.pipe()\n"
+        "fcntl.fcntl(reader, 10, 9); fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())\n"
+        "fcntl.fcntl(reader, fcntl.F_SETFL, 0o20000); os.write(writer, b'x'); time.sleep(1); print(6)",
+        {"RE"},
+    ),
     "kills everyone": ("import os; os.kill(-1, 9); print(6)", {"RE"}),
     "kills its group": ("import os; os.killpg(0, 9); print(6)", {"RE"}),
     "kills the server": ("import os; os.kill(os.getppid(), 9); print(6)", {"RE"}),
