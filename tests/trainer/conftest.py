@@ -33,8 +33,8 @@ from guerdon.types import (
     failed,
 )
 from guerdon_trainer.config import RunConfig, load_recipe
-from guerdon_trainer.data import Question
 from guerdon_trainer.prepare.tiny import build_tokenizer
+from guerdon_trainer.questions import Question
 from guerdon_trainer.rollouts import Group, Response
 
 #: What a call does instead of answering: a status for its items, or an exception.

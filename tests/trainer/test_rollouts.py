@@ -7,7 +7,7 @@ import pytest
 from guerdon.errors import InvalidRequest, Unavailable
 from guerdon.types import GenerateSample, Sampling, Status
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.data import Question
+from guerdon_trainer.questions import Question
 from guerdon_trainer.rollouts import Ask, Group, RolloutError, Rollouts
 from guerdon_trainer.service_stats import FailureBudgetExceeded, ServiceStats
 

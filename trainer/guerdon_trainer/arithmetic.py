@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Literal
 
-from guerdon_trainer.data import Question
+from guerdon_trainer.questions import Question
 
 Split = Literal["train", "held_out"]
 

@@ -10,7 +10,7 @@ from guerdon.types import Sampling
 from guerdon_trainer.advantages import keep_by_accuracy
 from guerdon_trainer.config import AccuracyFilter, RunConfig, SpreadFilter
 from guerdon_trainer.live import LiveView
-from guerdon_trainer.prompts import PromptStream, sampling_seed
+from guerdon_trainer.questions import PromptStream, sampling_seed
 from guerdon_trainer.rollouts import Ask, Group, Rollouts
 
 

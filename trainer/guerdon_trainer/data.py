@@ -9,13 +9,14 @@ import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from guerdon.types import ChatMessage, CodeTask
+from guerdon_trainer import arithmetic
+from guerdon_trainer.questions import Question
 
 Source = Literal["arithmetic", "reasoning_gym", "jsonl", "parquet", "huggingface"]
 Row = Mapping[str, Any]
@@ -28,17 +29,6 @@ _DEFAULT_SIZE = 1000
 
 class DataError(ValueError):
     """The data cannot be loaded; the message names the configuration key, or the file, line and field."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """One prompt with what its scorer needs: references, metadata or tests."""
-
-    id: str
-    prompt: str | list[ChatMessage]
-    references: list[str]
-    metadata: dict[str, JsonValue] | None = None
-    code: CodeTask | None = None
 
 
 class Fields(BaseModel):
@@ -139,8 +129,6 @@ def _written(question: Question, config: DataConfig) -> Question:
 
 
 def _arithmetic(config: DataConfig) -> list[Question]:
-    from guerdon_trainer import arithmetic
-
     try:
         return arithmetic.questions(
             config.size or _DEFAULT_SIZE, config.seed, **cast("dict[str, Any]", config.settings)

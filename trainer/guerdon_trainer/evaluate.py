@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from guerdon.types import Sampling
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.data import Question
+from guerdon_trainer.questions import Question
 from guerdon_trainer.rollouts import Ask, Group, Rollouts
 
 

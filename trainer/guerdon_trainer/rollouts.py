@@ -36,7 +36,7 @@ from guerdon.types import (
     failed,
 )
 from guerdon_trainer.config import RewardConfig, RunConfig
-from guerdon_trainer.data import Question
+from guerdon_trainer.questions import Question
 from guerdon_trainer.service_calls import LoopThread, ServiceCalls
 from guerdon_trainer.service_stats import FailureBudget, ServiceStats
 

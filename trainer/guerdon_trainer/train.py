@@ -19,7 +19,7 @@ from guerdon_trainer.evaluate import evaluate
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.measures import step_row
 from guerdon_trainer.model import load_policy, load_tokenizer
-from guerdon_trainer.prompts import PromptStream
+from guerdon_trainer.questions import PromptStream
 from guerdon_trainer.record import Recorder
 from guerdon_trainer.rollouts import ProcessRewards, Rollouts, ServiceClient
 from guerdon_trainer.service_stats import ServiceStats

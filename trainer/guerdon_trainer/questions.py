@@ -1,13 +1,28 @@
-"""In which order a run asks its questions, and with which seeds: functions of the run's seed and nothing else.
+"""A question, in which order a run asks them, and with which seeds.
 
-No generator has a state that a checkpoint would have to carry: a position in the stream says it all.
+Order and seeds are functions of the run's seed: no generator has a state that a checkpoint would have to carry, and a
+position in the stream says it all.
 """
 
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from guerdon_trainer.data import Question
+from pydantic import JsonValue
+
+from guerdon.types import ChatMessage, CodeTask
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt with what its scorer needs: references, metadata or tests."""
+
+    id: str
+    prompt: str | list[ChatMessage]
+    references: list[str]
+    metadata: dict[str, JsonValue] | None = None
+    code: CodeTask | None = None
 
 
 class PromptStream:

@@ -1,7 +1,6 @@
 from itertools import islice
 
-from guerdon_trainer.data import Question
-from guerdon_trainer.prompts import PromptStream, sampling_seed
+from guerdon_trainer.questions import PromptStream, Question, sampling_seed
 
 
 def _questions(count: int) -> list[Question]:
