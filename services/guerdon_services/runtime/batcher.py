@@ -118,9 +118,9 @@ class Lane:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._free += 1
+        self.pump()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("batcher failed", exc_info=error)
-        self.pump()
 
 
 class Batcher(Generic[JobT, ResultT]):
@@ -229,6 +229,12 @@ class Batcher(Generic[JobT, ResultT]):
         self._metrics.inflight.inc()
         try:
             await self._run(batch)
+        except Exception as error:
+            # A mistake of the runtime's own: whoever waits for these items must not wait for ever.
+            failure = Failure(Status.INTERNAL_ERROR, f"the runtime failed: {_describe(error)}")
+            for item in batch:
+                item.submission.resolve(item.index, Outcome(failure))
+            raise
         finally:
             self._metrics.inflight.dec()
 

@@ -11,13 +11,13 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from guerdon import codec, errors
+from guerdon import errors
 from guerdon.types import Message
 from guerdon_services.runtime import problem
 from guerdon_services.runtime.auth import TokenGuard
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.metrics import Metrics
-from guerdon_services.runtime.native import Native, natives
+from guerdon_services.runtime.native import Native, encoded, natives
 from guerdon_services.runtime.settings import Address
 
 log = structlog.get_logger(__name__)
@@ -134,7 +134,7 @@ class _Handlers:
     def _asked(self, name: str, answer: Callable[[], Awaitable[Message]]) -> Any:
         async def handler(_: bytes, context: Context) -> bytes:
             async with self._answering(name, context):
-                return codec.encode(await answer())
+                return encoded(await answer())
 
         return _grpc.unary_unary_rpc_method_handler(handler)
 
@@ -142,7 +142,7 @@ class _Handlers:
         async def handler(body: bytes, context: Context) -> bytes:
             async with self._answering(native.name, context):
                 submission = await native.begin(native.parse_proto(body))
-                return _encoded(native.gather(await submission.all()))
+                return encoded(native.gather(await submission.all()))
 
         return _grpc.unary_unary_rpc_method_handler(handler)
 
@@ -153,7 +153,7 @@ class _Handlers:
                 async with aclosing(submission.chunks()) as chunks:
                     async for chunk in chunks:
                         for index, answer in chunk:
-                            yield _encoded(native.indexed(index, answer))
+                            yield encoded(native.indexed(index, answer))
 
         return _grpc.unary_stream_rpc_method_handler(handler)
 
@@ -182,14 +182,6 @@ _NAMES = {
     "generate": ("guerdon.v1.RolloutService", "Generate"),
     "update": ("guerdon.v1.UpdateService", "Update"),
 }
-
-
-def _encoded(message: Message) -> bytes:
-    try:
-        return codec.encode(message)
-    except errors.InvalidRequest as error:
-        # Our own answer cannot be written: the caller is not to blame.
-        raise errors.InternalError(f"the answer has no protobuf form: {error}") from error
 
 
 async def _abort(context: Context, error: errors.GuerdonError) -> None:

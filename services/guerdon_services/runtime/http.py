@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from guerdon import errors
@@ -63,11 +64,14 @@ def build_app(
 
 def _add_native(app: FastAPI, native: Native[Any, Any], metrics: Metrics) -> None:
     async def endpoint(request: Request) -> Response:
-        outcome = "ok"
+        outcome = "internal"
         try:
             response = await _answer(request, native)
             outcome = "ok" if response is not None else "cancelled"
             return response or Response(status_code=_CLIENT_CLOSED_REQUEST)
+        except ClientDisconnect:
+            outcome = "cancelled"
+            return Response(status_code=_CLIENT_CLOSED_REQUEST)
         except errors.GuerdonError as error:
             outcome = problem.outcome(error)
             raise

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from guerdon import codec
+from guerdon.errors import InternalError, InvalidRequest
 from guerdon.types import (
     GenerateRequest,
     GenerateResponse,
@@ -94,6 +96,18 @@ def natives(dispatcher: Dispatcher) -> list[Native[Any, Any]]:
         ),
     ]
     return [native for native in every if native.name in dispatcher.operations]
+
+
+def encoded(answer: Message) -> bytes:
+    """The protobuf bytes of an answer.
+
+    Raises:
+        InternalError: it has none. That is not the caller's fault, whatever the codec says.
+    """
+    try:
+        return codec.encode(answer)
+    except InvalidRequest as error:
+        raise InternalError(f"the answer has no protobuf form: {error}") from error
 
 
 def _scores(results: Sequence[Result]) -> Message:

@@ -17,6 +17,10 @@ class Failure:
     status: Status
     reason: str
 
+    def __post_init__(self) -> None:
+        # An exception may quote text that no door can carry (a lone surrogate); its item still gets an answer.
+        object.__setattr__(self, "reason", self.reason.encode("utf-8", "backslashreplace").decode())
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[ResultT]):

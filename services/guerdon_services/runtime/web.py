@@ -33,6 +33,8 @@ class WebServer:
             access_log=False,
             server_header=False,
             lifespan="off",
+            # The gate reads HTTP only: a websocket would pass it without a token.
+            ws="none",
             timeout_keep_alive=_KEEP_ALIVE_S,
             ssl_certfile=certificate,
             ssl_keyfile=key,
@@ -71,8 +73,12 @@ def _bind(address: Address) -> socket.socket:
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(resolved)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(resolved)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         raise OSError(f"cannot listen on {address}: {error}") from error
     return listener

@@ -7,13 +7,13 @@ from typing import Any
 
 import structlog
 
-from guerdon import codec, errors
+from guerdon import errors
 from guerdon.queue import Consumer, Entry, Reply, stats
 from guerdon.types import Message, Status
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.health import QueueState
 from guerdon_services.runtime.metrics import Metrics
-from guerdon_services.runtime.native import Native, natives
+from guerdon_services.runtime.native import Native, encoded, natives
 from guerdon_services.runtime.submission import Failure, Outcome, Submission
 
 log = structlog.get_logger(__name__)
@@ -154,7 +154,7 @@ class Worker:
             else:
                 known = ", ".join([*self._natives, *self._asked])
                 raise errors.InvalidRequest(f"op: no such operation {entry.op!r}; known: {known}")
-            reply = Reply(entry.request_id, Status.OK, "", codec.encode(answer))
+            reply = Reply(entry.request_id, Status.OK, "", encoded(answer))
         except errors.GuerdonError as error:
             if isinstance(error, errors.Unavailable) and self._stopping.is_set():
                 raise

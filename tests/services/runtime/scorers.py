@@ -56,7 +56,7 @@ class EchoOptions(ScorerOptions):
 
 
 class Echo(Scorer[EchoSettings, EchoOptions]):
-    """The response is the value, or a word: poison, unscorable, not_ready, exit, hold, sleep."""
+    """The response is the value, or a word: poison, unscorable, unsayable, unwritable, not_ready, exit, hold, sleep."""
 
     name = "echo"
     version = "0.0.1"
@@ -93,6 +93,10 @@ class Echo(Scorer[EchoSettings, EchoOptions]):
         word = job.sample.response or ""
         if word == "poison":
             raise RuntimeError("this sample is poison")
+        if word == "unsayable":
+            raise ValueError("not text: \udcff")
+        if word == "unwritable":
+            return Result(status=Status.OK, value=1.0, token_rewards=[1e39], token_ids=[1])
         if word == "exit":
             raise SystemExit(3)
         if word == "unscorable":

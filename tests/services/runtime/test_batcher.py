@@ -158,6 +158,29 @@ async def test_skipped_items_do_not_pile_up(benches: list[Bench]) -> None:
     assert len(bench.batcher._line) <= 1124  # pyright: ignore[reportPrivateUsage]
 
 
+async def test_whoever_waits_hears_of_a_mistake_of_the_runtime(benches: list[Bench]) -> None:
+    bench = Bench(Batching(max_items=10, max_wait_ms=1))
+    benches.append(bench)
+    bench.lane.start()
+
+    def finish(index: int, outcome: Any) -> Any:
+        if index == 1 and isinstance(outcome.value, Result):
+            raise RuntimeError("the stamp broke")
+        return outcome
+
+    submission: Submission[Any] = Submission(3, finish)
+    bench.batcher.submit([("a", 1), ("b", 1), ("c", 1)], submission)
+    first, *others = await asyncio.wait_for(submission.all(), 30)
+    assert first.value.value == 1.0
+    assert {one.value.status for one in others} == {Status.INTERNAL_ERROR}
+    assert others[0].value.reason == "the runtime failed: RuntimeError: the stamp broke"
+    assert (await asyncio.wait_for(bench.submit("d").all(), 30))[0].value.value == 1.0
+
+
+def test_a_reason_is_text_that_every_door_can_carry() -> None:
+    assert Failure(Status.INTERNAL_ERROR, "not text: \udcff, ü").reason == "not text: \\udcff, ü"
+
+
 async def test_two_lines_share_one_lane_fairly(benches: list[Bench]) -> None:
     batching = Batching(max_items=1, max_wait_ms=0)
     first = Bench(batching)

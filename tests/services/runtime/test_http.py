@@ -136,6 +136,16 @@ async def test_one_poison_item_costs_only_itself(serve: Any, scorers: ModuleType
     assert [one["value"] for one in results] == [1.0, None, None, None, None, None, 2.0]
 
 
+async def test_a_failure_that_cannot_be_said_is_a_failure_all_the_same(
+    serve: Any, scorers: ModuleType
+) -> None:
+    async with serve(scorers.Echo(scorers.EchoSettings(max_items=1))) as served:
+        answer = await served.http.post("/v1/score", json=body("1", "unsayable", "2"))
+    results = answer.json()["results"]
+    assert [one["status"] for one in results] == ["ok", "internal_error", "ok"]
+    assert [one["value"] for one in results] == [1.0, None, 2.0]
+
+
 async def test_a_service_that_is_not_ready_makes_items_unavailable(serve: Any, scorers: ModuleType) -> None:
     async with serve(scorers.Echo(scorers.EchoSettings())) as served:
         answer = await served.http.post("/v1/score", json=body("not_ready"))
@@ -257,6 +267,24 @@ async def test_a_client_that_leaves_frees_its_place(serve: Any, scorers: ModuleT
     assert service.batches == [["hold"]]
     assert 'guerdon_cancelled_items_total{operation="score"} 2.0' in text
     assert 'guerdon_requests_total{door="http",operation="score",outcome="cancelled"} 1.0' in text
+
+
+async def test_a_client_that_leaves_while_it_sends_counts_as_cancelled(
+    serve: Any, scorers: ModuleType, until: Any
+) -> None:
+    async with serve(scorers.Echo(scorers.EchoSettings())) as served:
+        address = served.process.http
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(b"POST /v1/score HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n{")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+        async def counted() -> bool:
+            line = 'guerdon_requests_total{door="http",operation="score",outcome="cancelled"} 1.0'
+            return line in (await served.http.get("/metrics")).text
+
+        await until(counted)
 
 
 async def test_a_streaming_client_that_leaves_frees_its_place(

@@ -103,6 +103,18 @@ async def test_a_wrong_entry_gets_an_answer_that_says_so(
     assert 'guerdon_worker_entries_total{status="invalid_input"} 4.0' in text
 
 
+async def test_an_answer_that_cannot_be_written_is_not_the_callers_fault(
+    serve: Any, scorers: ModuleType, redis_url: str
+) -> None:
+    async with serve(scorers.Echo(scorers.EchoSettings()), queue=redis_url):
+        producer = Producer(redis_url, "echo")
+        reply = await ask(producer, "score", score("unwritable"))
+        await producer.close()
+    assert (reply.status, reply.body) == (Status.INTERNAL_ERROR, b"")
+    assert "results" not in reply.reason
+    assert "float32" in reply.reason
+
+
 async def test_an_expired_entry_is_not_run(
     serve: Any, scorers: ModuleType, redis_url: str, until: Any
 ) -> None:
@@ -113,6 +125,13 @@ async def test_an_expired_entry_is_not_run(
         await until(service.held.is_set)
         late = await producer.submit("score", score("1"), deadline_s=0.2)
         reply = await asyncio.wait_for(late, 30)
+
+        async def answered() -> bool:
+            # The client's own clock may be a little ahead of the worker's.
+            seen = await stats(redis_url, "echo")
+            return seen.queued + seen.pending == 1
+
+        await until(answered)
         service.gate.set()
         await asyncio.wait_for(held, 30)
         await producer.close()
