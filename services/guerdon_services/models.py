@@ -5,7 +5,8 @@ Everything is fp32: GSPO's clip range (3e-4) is below the spacing of bf16 log-pr
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -179,6 +180,21 @@ def _identity(published: weights.Published | None) -> tuple[int, ...] | None:
     return published.version, stat.st_ino, stat.st_mtime_ns
 
 
+@contextmanager
+def refusals(field: str) -> Generator[None]:
+    """Tokenizers and chat templates raise whatever they like over text that they do not take: the sample's fault.
+
+    Raises:
+        Unscorable: names `field` and says what the tokenizer said.
+    """
+    try:
+        yield
+    except (Unscorable, MemoryError):
+        raise
+    except Exception as error:
+        raise Unscorable(f"{field}: the tokenizer refuses it: {error}") from error
+
+
 def encode_prompt(
     tokenizer: PreTrainedTokenizerBase,
     prompt: Prompt | None,
@@ -189,17 +205,18 @@ def encode_prompt(
     """The ids of a prompt: those given win; text gets the tokenizer's special tokens, chat its template.
 
     Raises:
-        Unscorable: there is no prompt, or nothing to render chat messages with.
+        Unscorable: there is no prompt, nothing to render chat messages with, or the tokenizer refuses it.
     """
     if prompt_token_ids:
         return list(prompt_token_ids)
     if prompt is None:
         raise Unscorable("prompt: missing; give prompt or prompt_token_ids")
-    if isinstance(prompt, str):
-        ids = cast(list[int], tokenizer(prompt)["input_ids"])
-    else:
-        text = _render(tokenizer, prompt, chat_template)
-        ids = cast(list[int], tokenizer(text, add_special_tokens=False)["input_ids"])
+    with refusals("prompt"):
+        if isinstance(prompt, str):
+            ids = cast(list[int], tokenizer(prompt)["input_ids"])
+        else:
+            text = _render(tokenizer, prompt, chat_template)
+            ids = cast(list[int], tokenizer(text, add_special_tokens=False)["input_ids"])
     if not ids:
         raise Unscorable("prompt: empty; the first token of a response needs one before it")
     return ids
@@ -223,13 +240,14 @@ def encode_response(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[
     """The ids of a response: the sampled ones win over its text; an empty text has none.
 
     Raises:
-        Unscorable: the sample has no response.
+        Unscorable: the sample has no response, or the tokenizer refuses it.
     """
     if sample.response_token_ids:
         return list(sample.response_token_ids)
     if sample.response is None:
         raise Unscorable("response: missing; give response or response_token_ids")
-    return cast(list[int], tokenizer(sample.response, add_special_tokens=False)["input_ids"])
+    with refusals("response"):
+        return cast(list[int], tokenizer(sample.response, add_special_tokens=False)["input_ids"])
 
 
 def check_ids(language_model: LanguageModel, field: str, ids: Sequence[int]) -> None:

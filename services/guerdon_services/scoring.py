@@ -10,9 +10,10 @@ D hidden size, V vocabulary.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from guerdon.functional import chunked_logprobs
@@ -20,6 +21,9 @@ from guerdon_services.runtime.scorer import NotReady
 
 #: Logits alive at one time: 4 Mi of them are 16 MiB in fp32.
 _LOGITS_PER_CHUNK = 4 * 1024 * 1024
+
+#: What logits may be divided by: quotients and their gradients stay within fp32.
+Temperature = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 
 @dataclass(frozen=True)

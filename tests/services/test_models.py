@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from guerdon import weights
 from guerdon.types import ChatMessage, Sample
@@ -148,6 +151,21 @@ def test_prompts_that_cannot_be_scored(tiny_llama: Path, prompt: str | list[Chat
     tokenizer.chat_template = None
     with pytest.raises(Unscorable, match="prompt"):
         models.encode_prompt(tokenizer, prompt)
+
+
+def test_text_that_a_tokenizer_or_a_template_refuses_is_the_samples_fault(tiny_llama: Path) -> None:
+    digits = Tokenizer(WordLevel({"1": 0}, unk_token="[UNK]"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=digits)
+    assert models.encode_prompt(tokenizer, "1") == [0]
+    with pytest.raises(Unscorable, match=r"^prompt: the tokenizer refuses it: "):
+        models.encode_prompt(tokenizer, "one")
+    with pytest.raises(Unscorable, match=r"^response: the tokenizer refuses it: "):
+        models.encode_response(tokenizer, Sample(response="one"))
+    template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(Unscorable, match=r"^prompt: the tokenizer refuses it: roles must alternate"):
+        models.encode_prompt(
+            models.load_tokenizer(tiny_llama), [ChatMessage(role="user", content="1")], chat_template=template
+        )
 
 
 def test_sampled_ids_win_over_the_text_of_a_response(tiny_llama: Path) -> None:

@@ -6,6 +6,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from guerdon_services.runtime.scorer import ScorerOptions, ScorerSettings
+from guerdon_services.scoring import Temperature
+
+#: More would take rewards and gradients out of fp32.
+Beta = Annotated[float, Field(gt=0, le=1000)]
 
 
 class ProcessRewardSettings(ScorerSettings):
@@ -15,7 +19,7 @@ class ProcessRewardSettings(ScorerSettings):
     model: Path
     #: Weights folder: every version is published here, and a restarted service resumes from its latest one.
     weights_dir: Path
-    beta: Annotated[float, Field(gt=0)] = 0.05
+    beta: Beta = 0.05
     lr: Annotated[float, Field(gt=0)] = 1e-6
     grad_clip: Annotated[float, Field(gt=0)] = 10.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -35,11 +39,11 @@ class ProcessRewardOptions(ScorerOptions):
     """Per-request options; an update's apply to its loss and to the scores it returns alike."""
 
     #: Scale of rewards and of the loss's logit; the service's setting when absent.
-    beta: Annotated[float, Field(gt=0)] | None = None
+    beta: Beta | None = None
     #: token: one reward per token. response: their sum on the last token, 0 elsewhere.
     granularity: Literal["token", "response"] = "token"
     #: Divides the logits of both models.
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Temperature = 1.0
     #: batch: divide by the largest absolute return-to-go of the update's samples. Updates only: the items of a
     #: score request reach the model in batches that also hold other requests' items.
     norm: Literal["none", "batch"] = "none"

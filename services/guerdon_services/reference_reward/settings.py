@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from guerdon.functional import Aggregation
 from guerdon_services.runtime.scorer import ScorerOptions, ScorerSettings
+from guerdon_services.scoring import Temperature
 
 
 class ReferenceRewardSettings(ScorerSettings):
@@ -34,7 +35,7 @@ class ReferenceRewardOptions(ScorerOptions):
     #: What is put in place of the response's answer, and which tokens count; see docs/papers/.
     template: Literal["rlpr", "verifree"] = "rlpr"
     #: Divides the logits; the sampling temperature, in both papers.
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Temperature = 1.0
     #: Subtract the score of the same reference without any reasoning, and clip to [0, 1].
     debias: bool = False
     #: rlpr only: a response is valid only with exactly one <think> and one </think>.

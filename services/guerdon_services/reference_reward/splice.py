@@ -13,6 +13,8 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
+from guerdon_services import models
+
 _OPEN, _CLOSE = "<answer>", "</answer>"
 # `<answers` is a word of the response, not the tag.
 _VERIFREE_TAG = re.compile(r"<answer(?![\w-])")
@@ -101,12 +103,17 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse tokenizers whose ids for a piece of text depend on its standing at the beginning.
 
     Raises:
-        ValueError: it puts a space before every text, as that of Llama 2 does, or reports no offsets.
+        ValueError: it puts a space before every text, as that of Llama 2 does, reports no offsets, or has no tokens
+            for the tags.
     """
     if not tokenizer.is_fast:
         raise ValueError("reference rewards need a fast tokenizer, which reports offsets")
+    try:
+        tokens = tokenizer.tokenize(f">a {_CLOSE}")
+    except Exception as error:  # tokenizers raise whatever they like over text that they do not take
+        raise ValueError(f"the tokenizer has no tokens for {_CLOSE}: {error}") from error
     # The marks of a space in metaspace (sentencepiece) and byte-level vocabularies.
-    if tokenizer.tokenize(">a")[0].startswith(("▁", "Ġ")):
+    if any(token.startswith(("▁", "Ġ")) for token in tokens[:1]):
         raise ValueError(
             "the tokenizer puts a space before every text: a response cannot be tokenised in parts"
         )
@@ -126,6 +133,9 @@ def tokenise(
     """The ids of a splice. With `sampled_ids`, whose text its kept part must begin with, they are used as they are.
 
     A sampled token that crosses the end of the kept part is tokenised anew.
+
+    Raises:
+        Unscorable: the tokenizer refuses the text.
     """
     count, characters = _sampled_prefix(tokenizer, sampled_ids, splice)
     ids: list[int] = list(sampled_ids[:count])
@@ -135,7 +145,8 @@ def tokenise(
         begin = max(position, characters)
         text = piece[begin - position :]
         position += len(piece)
-        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        with models.refusals("response or references"):
+            encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids += cast(list[int], encoded["input_ids"])
         pairs = cast(list[tuple[int, int]], encoded["offset_mapping"])
         offsets += [(begin + start, begin + end) for start, end in pairs]

@@ -126,13 +126,7 @@ class RolloutGenerator(Generator[RolloutSettings]):
         ]
 
     def _prompt_ids(self, sample: GenerateSample) -> list[int]:
-        try:
-            ids = models.encode_prompt(self.engine.tokenizer, sample.prompt, sample.prompt_token_ids)
-        except Unscorable:
-            raise
-        # Tokenizers and chat templates raise whatever they like over text that they do not take.
-        except Exception as error:
-            raise Unscorable(f"prompt: the tokenizer refuses it: {error}") from error
+        ids = models.encode_prompt(self.engine.tokenizer, sample.prompt, sample.prompt_token_ids)
         size = self.engine.vocabulary_size
         for index, token in enumerate(ids):
             if not 0 <= token < size:

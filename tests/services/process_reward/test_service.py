@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from guerdon import weights
 from guerdon.types import Result, Sample, Status, UpdateRequest, UpdateResponse
@@ -370,3 +371,21 @@ def test_one_learner_per_weights_folder(start: Start) -> None:
 def test_tokens_counts_prompt_and_response(start: Start) -> None:
     job = ScoreJob(Sample(prompt_token_ids=[1, 2], response_token_ids=[3, 4, 5]), ProcessRewardOptions())
     assert start().tokens(job) == 5
+
+
+@pytest.mark.parametrize("beta", [5e-324, 1000.0])
+@pytest.mark.parametrize("temperature", [1e-9, 1e9])
+def test_rewards_and_updates_stay_finite_at_the_bounds_of_the_options(
+    start: Start, beta: float, temperature: float
+) -> None:
+    scorer = start()
+    options: dict[str, Any] = {"beta": beta, "temperature": temperature}
+    for number in range(2):
+        updated(scorer, f"u{number}", options=options)
+    assert [result.status for result in score(scorer, *SAMPLES, **options)] == [Status.OK] * len(SAMPLES)
+
+
+@pytest.mark.parametrize("given", [{"temperature": 1e-300}, {"temperature": 1e10}, {"beta": 1e300}])
+def test_options_that_leave_fp32_are_refused(given: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(given))):
+        ProcessRewardOptions.model_validate(given)

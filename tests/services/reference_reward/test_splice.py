@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from guerdon_services import models
 from guerdon_services.reference_reward import splice
 from guerdon_services.reference_reward.splice import NoAnswer
+from guerdon_services.runtime.scorer import Unscorable
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +172,17 @@ def test_a_tokenizer_that_puts_a_space_first_is_refused(tokenizer: PreTrainedTok
     inner.pre_tokenizer = pre_tokenizers.Metaspace()
     with pytest.raises(ValueError, match="space before every text"):
         splice.check_tokenizer(PreTrainedTokenizerFast(tokenizer_object=inner))
+
+
+def test_a_tokenizer_that_has_no_tokens_for_the_tags_is_refused() -> None:
+    digits = Tokenizer(tokenizer_models.WordLevel({"1": 0}, unk_token="[UNK]"))
+    with pytest.raises(ValueError, match="no tokens for </answer>"):
+        splice.check_tokenizer(PreTrainedTokenizerFast(tokenizer_object=digits))
+
+
+def test_text_that_the_tokenizer_refuses_is_the_samples_fault() -> None:
+    digits = Tokenizer(tokenizer_models.WordLevel({"1": 0}, unk_token="[UNK]"))
+    with pytest.raises(Unscorable, match=r"^response or references: the tokenizer refuses it"):
+        splice.tokenise(
+            PreTrainedTokenizerFast(tokenizer_object=digits), splice.rlpr_without_reasoning("one")
+        )
