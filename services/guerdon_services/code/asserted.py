@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from guerdon.types import TestVerdict
 from guerdon_services.code import judge, linked, programs
-from guerdon_services.code.supervision import Run
+from guerdon_services.code.supervision import Link, Run
 from guerdon_services.code.tasks import Plan, Test
 from guerdon_services.code.worker import Worker
 from guerdon_services.runtime.scorer import Unscorable
@@ -19,11 +19,15 @@ def asserted(
     """The verdict of one test: the program's own failure first, then what the tests report.
 
     Raises:
-        Unscorable: the tests themselves do not compile, or their set-up fails.
+        Unscorable: the tests themselves do not compile, import what is not there or hold no test, or
+            their set-up fails.
         Infrastructure: a sandbox failed.
     """
-    theirs, ours = socket.socketpair()
-    program_link, tests_link = theirs.detach(), ours.detach()
+    # Neither clock may run while the other side's server still starts.
+    worker.make_ready()
+    tests_worker.make_ready()
+    pids = set[int]()
+    program_link, tests_link = (Link(end.detach(), pids) for end in socket.socketpair())
     answers = executor.submit(_run_closing, worker, _job(plan, "serve", program, ""), plan, 1.0, program_link)
     # The tests wait for the program: its limit must strike first.
     tests_job = _job(plan, plan.kind, test.source, plan.setup)
@@ -47,13 +51,13 @@ def _job(plan: Plan, kind: str, code: str, setup: str) -> programs.Job:
     )
 
 
-def _run_closing(worker: Worker, job: programs.Job, plan: Plan, patience: float, link: int) -> Run:
+def _run_closing(worker: Worker, job: programs.Job, plan: Plan, patience: float, link: Link) -> Run:
     """Run one side; closing its end of the link afterwards is what tells the other that it is over."""
     limits = replace(plan.limits, wall_s=plan.limits.wall_s * patience)
     try:
         return worker.run(job, b"", limits, link)
     finally:
-        os.close(link)
+        os.close(link.descriptor)
 
 
 def _verdict(program_run: Run, tests_run: Run, plan: Plan) -> TestVerdict:
@@ -71,6 +75,8 @@ def _verdict(program_run: Run, tests_run: Run, plan: Plan) -> TestVerdict:
     message = report[1:].decode("utf-8", "replace")
     if report == linked.PASSED:
         return judge.verdict(program_run, "AC")
+    if report.startswith(linked.BROKEN):
+        raise Unscorable(f"code.tests: {message}")
     if report.startswith(linked.FAILED):
         return judge.verdict(program_run, "WA", message)
     if report.startswith(linked.PROGRAM_RAISED):

@@ -26,7 +26,7 @@ from guerdon_services.code import codec
 LINK_FD = 4
 #: What a frame starts with, and what the tests report.
 VALUE, RAISED = b"V", b"X"
-PASSED, FAILED, PROGRAM_RAISED, LINK_LOST = b"P", b"F", b"E", b"L"
+PASSED, FAILED, BROKEN, PROGRAM_RAISED, LINK_LOST = b"P", b"F", b"I", b"E", b"L"
 _LENGTH = struct.Struct("<Q")
 _MESSAGE_CHARACTERS = 300
 
@@ -37,6 +37,10 @@ class ProgramRaised(Exception):
 
 class LinkLost(BaseException):
     """The program ended, or sent what is no answer. Not an Exception: tests must not catch it."""
+
+
+class NoTests(Exception):
+    """The source of the tests holds none: nothing was judged."""
 
 
 def _read(count: int) -> bytes:
@@ -145,6 +149,8 @@ def run_tests(
         outcome = LINK_LOST + str(error).encode()
     except ProgramRaised as error:
         outcome = PROGRAM_RAISED + f"{type(error).__name__}: {error}".encode("utf-8", "replace")
+    except (ModuleNotFoundError, NoTests) as error:  # the source's fault: no answer makes a module go away
+        outcome = BROKEN + str(error).encode("utf-8", "replace")
     except BaseException as error:
         outcome = FAILED + f"{type(error).__name__}: {_message(error)}".encode("utf-8", "replace")  # type: ignore[arg-type]
     report(outcome[:1000])
@@ -160,8 +166,8 @@ def _run_cases(module: ModuleType) -> None:
         and found.__module__ == module.__name__
     ]
     suite = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, cases))
+    if suite.countTestCases() == 0:
+        raise NoTests("they define no test case")
     result = unittest.TextTestRunner(stream=io.StringIO()).run(suite)
-    if result.testsRun == 0:
-        raise AssertionError("the tests define no test case")
     for _, text in result.failures + result.errors:
         raise AssertionError(text.strip().splitlines()[-1])

@@ -43,6 +43,17 @@ class RunLimits:
 
 
 @dataclass(frozen=True)
+class Link:
+    """One end of a connection between two programs, and the ids of both while they run.
+
+    They take turns: what one of them waited for a core is nobody's time, neither its own nor the other's.
+    """
+
+    descriptor: int
+    pids: set[int]
+
+
+@dataclass(frozen=True)
 class Run:
     """How one program ended on one input."""
 
@@ -81,13 +92,16 @@ class _Streams:
 class Supervision:
     """One run, from the request to the server's report of its end."""
 
-    def __init__(self, control: socket.socket, pipes: dict[int, str], limits: RunLimits) -> None:
+    def __init__(
+        self, control: socket.socket, pipes: dict[int, str], limits: RunLimits, link: Link | None = None
+    ) -> None:
         self._control = control
         self._pipes = pipes
         self._limits = limits
         self._streams = _Streams(limits.output_bytes)
         # Until START arrives the program has not begun: its own clock is not running.
         self._pid = 0
+        self._pids = link.pids if link else set[int]()
         self._started = time.monotonic()
         self._next_look = self._started + _PATIENCE_S
         self._killed_for = ""
@@ -118,24 +132,27 @@ class Supervision:
         kind, *words = message.split(b" ")
         if kind == b"START":
             self._pid = int(words[0])
+            self._pids.add(self._pid)
             self._started = time.monotonic()
             self._next_look = self._started + min(self._limits.wall_s, self._limits.cpu_s)
             return None
         if kind == b"EXIT":
+            self._pids.discard(self._pid)
             return self._ended(int(words[0]), float(words[1]), int(words[2]))
         raise Infrastructure(message.decode("utf-8", "replace"))
 
     def _look(self) -> None:
         """Read the clocks: kill the program, give up on the machine, or say when to look again.
 
-        Time that the program was ready to run and had no core is not its own.
+        Time that the program, or the one it is linked with, was ready to run and had no core is not its own.
         """
         if self._killed_for or not self._pid:
             raise Infrastructure("the fork server does not answer")
         limits = self._limits
         wall_s = time.monotonic() - self._started
         cpu_s = _used_s(self._pid)
-        own_s = wall_s - _waited_for_a_core_s(self._pid, wall_s)
+        pids = tuple(self._pids)  # the other program's thread changes the set
+        own_s = wall_s - sum(_waited_for_a_core_s(pid, wall_s / len(pids)) for pid in pids)
         if cpu_s > limits.cpu_s or own_s >= limits.wall_s:
             self._kill("time")
         elif wall_s >= _STRETCH * limits.wall_s:

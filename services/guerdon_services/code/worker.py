@@ -14,7 +14,15 @@ from pathlib import Path
 
 from guerdon_services.code import programs
 from guerdon_services.code.server import Config, Hello
-from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, Starved, Supervision, receive
+from guerdon_services.code.supervision import (
+    Infrastructure,
+    Link,
+    Run,
+    RunLimits,
+    Starved,
+    Supervision,
+    receive,
+)
 
 _SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
 _START_TIMEOUT_S = 120.0
@@ -93,20 +101,28 @@ class Worker:
             shutil.rmtree(self.scratch, ignore_errors=True)
             self.scratch = ""
 
-    def run(self, job: programs.Job, stdin: bytes, limits: RunLimits, link: int | None = None) -> Run:
-        """Run one program on one input; `link` is a descriptor that it shall have, and is left open.
+    def make_ready(self) -> None:
+        """Start a fork server if there is none, or if the present one has done its share.
+
+        Raises:
+            Infrastructure: it did not come up.
+        """
+        if self._control is None or self._runs >= self._recycle_after:
+            self.start()
+
+    def run(self, job: programs.Job, stdin: bytes, limits: RunLimits, link: Link | None = None) -> Run:
+        """Run one program on one input; it gets the descriptor of `link`, which is left open.
 
         Raises:
             Infrastructure: the server or the sandbox failed; the server has been stopped where it was at fault.
         """
-        if self._control is None or self._runs >= self._recycle_after:
-            self.start()
+        self.make_ready()
         assert self._control
         self._runs += 1
         with contextlib.ExitStack() as stack:
             try:
                 pipes = self._launch(job, stdin, link, stack)
-                return Supervision(self._control, pipes, limits).result()
+                return Supervision(self._control, pipes, limits, link).result()
             except Starved:
                 self._kill_server()
                 raise
@@ -121,7 +137,7 @@ class Worker:
         self.stop()
 
     def _launch(
-        self, job: programs.Job, stdin: bytes, link: int | None, stack: contextlib.ExitStack
+        self, job: programs.Job, stdin: bytes, link: Link | None, stack: contextlib.ExitStack
     ) -> dict[int, str]:
         """Hand the server the descriptors; returns our ends of the pipes, by name."""
         assert self._control
@@ -134,7 +150,7 @@ class Worker:
             theirs.append(writer)
             ours[reader] = name
         try:
-            socket.send_fds(self._control, [b"RUN"], theirs if link is None else [*theirs, link])
+            socket.send_fds(self._control, [b"RUN"], [*theirs, link.descriptor] if link else theirs)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)

@@ -115,6 +115,36 @@ def test_a_starved_program_is_a_timeout_not_a_verdict(ask: Any, monkeypatch: pyt
     assert len(set(asked)) == 2
 
 
+def test_time_that_the_tests_had_no_core_is_not_the_programs(
+    ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests wait for a core, the program for the tests: its wall limit must not strike."""
+    asked: set[int] = set()
+
+    def only_the_first_gets_a_core(pid: int, wall_s: float) -> float:
+        asked.add(pid)
+        return 0.0 if pid == min(asked) else wall_s
+
+    monkeypatch.setattr(supervision, "_waited_for_a_core_s", only_the_first_gets_a_core)
+    test = "import time\ntime.sleep(2.5)\nassert f(1) == 2"
+    assert ask.asserts("def f(x): return x + 1", test) == "AC"
+    assert len(asked) == 2
+
+
+def test_no_clock_runs_while_a_server_starts(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' server is gone and takes longer to start than the program may take."""
+    start = worker.Worker.start
+
+    def slow_start(self: worker.Worker) -> Any:
+        time.sleep(2.5)
+        return start(self)
+
+    monkeypatch.setattr(worker.Worker, "start", slow_start)
+    for slot in ask.scorer.slots:
+        slot.tests.stop()
+    assert ask.asserts("def f(x): return x + 1", "assert f(1) == 2") == "AC"
+
+
 def test_a_busy_machine_stretches_the_wall_limit(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "_waited_for_a_core_s", lambda pid, wall_s: wall_s / 2)
     limits = Limits(cpu_s=5, wall_s=1)

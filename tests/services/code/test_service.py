@@ -127,6 +127,13 @@ ASSERTS = [
     ("def f(x): return None", "assert abs(f(1) - 1) < 1", "assert", "WA"),
     ("def f(x): return x", "assert f(1) = 2", "assert", "invalid_input: code.tests: SyntaxError"),
     (
+        "def f(x): return x",
+        "import absent\nassert f(1)",
+        "assert",
+        "invalid_input: code.tests: No module named",
+    ),
+    ("def f(x): import absent", "assert f(1)", "assert", "RE"),
+    (
         "n = 0\ndef f():\n    global n\n    n += 1\n    return n",
         "assert f() == 1 and f() == 2",
         "assert",
@@ -143,7 +150,18 @@ class Test(unittest.TestCase):
 ASSERTS += [
     ("def f(x):\n    if x is None: raise ValueError\n    return x + 1", CASE, "unittest", "AC"),
     ("def f(x): return x + 1", CASE, "unittest", "WA"),
-    ("def f(x): return x", "import unittest", "unittest", "WA"),
+    (
+        "def f(x): return x",
+        "import unittest",
+        "unittest",
+        "invalid_input: code.tests: they define no test case",
+    ),
+    (
+        "def f(x): raise ValueError",
+        CASE.replace("def test_value", "@classmethod\n    def setUpClass(c): f(1)\n    def test_value"),
+        "unittest",
+        "WA",
+    ),
 ]
 
 
