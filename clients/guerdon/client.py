@@ -6,7 +6,7 @@ item is the `status` of its result; what concerns the whole request is an except
 
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -252,7 +252,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> list[Result]:
         """See `AsyncClient.score`."""
-        return self._portal.call(
+        return self._wait(
             lambda: self._client.score(samples, options=options, min_version=min_version, timeout_s=timeout_s)
         )
 
@@ -279,7 +279,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> list[GenerateResult]:
         """See `AsyncClient.generate`."""
-        return self._portal.call(
+        return self._wait(
             lambda: self._client.generate(samples, sampling, min_version=min_version, timeout_s=timeout_s)
         )
 
@@ -297,19 +297,19 @@ class Client:
 
     def update(self, request: UpdateRequest, *, timeout_s: float | None = None) -> UpdateResponse:
         """See `AsyncClient.update`."""
-        return self._portal.call(lambda: self._client.update(request, timeout_s=timeout_s))
+        return self._wait(lambda: self._client.update(request, timeout_s=timeout_s))
 
     def versions(self) -> VersionsResponse:
         """See `AsyncClient.versions`."""
-        return self._portal.call(self._client.versions)
+        return self._wait(self._client.versions)
 
     def info(self) -> ServiceInfo:
         """See `AsyncClient.info`."""
-        return self._portal.call(self._client.info)
+        return self._wait(self._client.info)
 
     def ping(self) -> float:
         """See `AsyncClient.ping`."""
-        return self._portal.call(self._client.ping)
+        return self._wait(self._client.ping)
 
     def close(self) -> None:
         """Release connections and end the background thread."""
@@ -324,15 +324,23 @@ class Client:
         self.close()
 
     def _iterate(self, stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        try:
-            while (item := self._portal.call(_next, stream)) is not None:
+        while (item := self._wait(lambda: anext(stream, None))) is not None:
+            try:
                 yield item
-        finally:
-            self._portal.call(stream.aclose)
+            except BaseException:
+                # Left early; a client that was closed has ended the stream already.
+                if self._release.alive:
+                    self._wait(stream.aclose)
+                raise
 
-
-async def _next(stream: AsyncIterator[T]) -> T | None:
-    return await anext(stream, None)
+    def _wait(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """Run a call to its end; whatever interrupts the waiting (Ctrl-C) cancels the call."""
+        future = self._portal.start_task_soon(begin)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
 
 
 def _score_request(

@@ -1,5 +1,7 @@
 """The blocking client: the same answers, threads, early exits, and an interpreter that ends."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -79,6 +81,37 @@ def test_a_blocking_stream_raises_what_broke_it(stub: StubService) -> None:
             came.extend(index for index, _ in client.score_stream(SAMPLES))
         assert came == [0, 1]
         assert [index for index, _ in client.score_stream(SAMPLES)] == [0, 1, 2, 3]
+
+
+def test_an_interrupt_cancels_what_it_interrupts(stub: StubService) -> None:
+    interrupted, released = threading.Event(), threading.Event()
+
+    def interrupting(sample: Sample) -> float:
+        if not interrupted.is_set():
+            interrupted.set()
+            os.kill(os.getpid(), signal.SIGINT)
+            assert released.wait(HANG)
+        return 1.0
+
+    stub.score = interrupting
+    with Client(stub.url) as client:
+        for call in (client.score, lambda samples: list(client.score_stream(samples))):
+            interrupted.clear()
+            requests = len(stub.requests)
+            with pytest.raises(KeyboardInterrupt):
+                call(SAMPLES)
+            assert [result.value for result in client.score(SAMPLES)] == [1.0] * 4
+            # Nobody tries the interrupted call again.
+            assert len(stub.requests) == requests + 2
+        released.set()
+
+
+def test_a_stream_may_outlive_its_blocking_client(stub: StubService) -> None:
+    with Client(stub.url) as client:
+        stream = client.score_stream(SAMPLES)
+        next(stream)
+    # Warnings are errors: an exception in a destructor would fail this test.
+    stream.close()
 
 
 def test_threads_share_a_blocking_client(stub: StubService) -> None:
