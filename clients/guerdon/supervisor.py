@@ -11,6 +11,7 @@ The second half reads the YAML file of `guerdon up`: which services to run, and 
 import atexit
 import difflib
 import json
+import logging
 import os
 import signal
 import socket
@@ -47,6 +48,8 @@ POLL_S = 0.05
 LEASE_S = 10
 #: Lines of a log that an error message ends with.
 TAIL_LINES = 25
+
+log = logging.getLogger("guerdon.supervisor")
 
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -177,8 +180,7 @@ class Supervisor:
                 if child.process is not None and child.process.poll() is not None:
                     _bury(child, now)
                 elif child.process is None and now >= child.next_start:
-                    child.restarts += 1
-                    _spawn(child)
+                    _respawn(child, now)
         _stop_all(self._children, self._stop_timeout_s)
 
 
@@ -222,11 +224,25 @@ def _spawn(child: _Child) -> None:
     child.started = time.monotonic()
 
 
+def _respawn(child: _Child, now: float) -> None:
+    child.restarts += 1
+    try:
+        _spawn(child)
+    except OSError as error:
+        # This thread's end would be the end of every other child: it counts as one more death instead.
+        log.warning("%s cannot be started again: %s", child.spec.name, error)
+        _plan_restart(child, now)
+
+
 def _bury(child: _Child, now: float) -> None:
     """Clear away an ended process with whatever it left running, and plan its restart."""
     _clear(child)
     if now - child.started > HEALTHY_AFTER_S:
         child.deaths_in_a_row = 0
+    _plan_restart(child, now)
+
+
+def _plan_restart(child: _Child, now: float) -> None:
     first, longest = BACKOFF_S
     child.next_start = now + min(first * 2**child.deaths_in_a_row, longest)
     child.deaths_in_a_row += 1

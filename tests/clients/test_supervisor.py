@@ -74,6 +74,23 @@ def test_restarts_what_dies(tmp_path: Path) -> None:
         assert supervisor.restarts == {"a": 1, "b": 0}
 
 
+def test_a_restart_that_fails_is_tried_again_and_harms_no_other(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    specs = [python("a", logs, SLEEPER), python("b", tmp_path, SLEEPER)]
+    with Supervisor(specs) as supervisor:
+        until(lambda: (logs / "a.log").exists())
+        before = supervisor.pids
+        logs.rename(tmp_path / "moved")
+        logs.write_text("where a folder should be")
+        os.kill(before["a"], signal.SIGKILL)
+        until(lambda: supervisor.restarts["a"] >= 2)
+        assert "a" not in supervisor.pids
+        logs.unlink()
+        until(lambda: "a" in supervisor.pids)
+        assert supervisor.pids["b"] == before["b"]
+        assert not gone(before["b"])
+
+
 def test_a_dead_process_takes_its_workers_along(tmp_path: Path) -> None:
     with Supervisor([python("a", tmp_path, PARENT, SLEEPER)]) as supervisor:
         leader = psutil.Process(supervisor.pids["a"])
