@@ -150,7 +150,8 @@ def up(
 def _read_samples(file: Path) -> list[Sample]:
     text = sys.stdin.read() if str(file) == "-" else file.read_text()
     samples: list[Sample] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    # `splitlines` also splits at characters that JSON strings may hold (U+2028 and others).
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
                 samples.append(Sample.model_validate_json(line))

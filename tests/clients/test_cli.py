@@ -101,6 +101,13 @@ def test_a_wrong_sample_is_named(stub: StubService, tmp_path: Path) -> None:
     assert result.stdout == ""
 
 
+def test_a_sample_may_hold_what_unicode_calls_a_line_separator(stub: StubService, tmp_path: Path) -> None:
+    file = tmp_path / "samples.jsonl"
+    file.write_text('{"response": "a\u2028b", "references": ["a\u2028b"]}\n', encoding="utf-8")
+    [line] = lines(guerdon("score", "--url", stub.url, "--file", str(file)))
+    assert (line["status"], line["value"]) == ("ok", 1.0)
+
+
 def test_ping_and_inspect(stub: StubService) -> None:
     assert re.fullmatch(r"\d+\.\d ms\n", guerdon("ping", "--url", stub.url).stdout)
     info = json.loads(guerdon("inspect", "--url", stub.url).stdout)

@@ -333,6 +333,8 @@ async def test_a_service_that_cannot_be_reached(url: str) -> None:
         ("ftp://host", "scheme 'ftp'"),
         ("http://", "no host"),
         ("http://host:port", "url: Port"),
+        ("http://[::1", "url: "),
+        ("http://ho\x00st", "url: "),
         ("redis://127.0.0.1:6379/0", "service: "),
     ],
 )

@@ -14,8 +14,8 @@ def open_transport(url: str, *, service: str | None = None, token: str | None = 
     Raises:
         InvalidRequest: the scheme is unknown, the host is missing, or a queue has no service name.
     """
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
         raise InvalidRequest(f"url: {error}") from error

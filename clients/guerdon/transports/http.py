@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -73,6 +73,8 @@ class HttpTransport:
     def __init__(self, url: str, *, token: str | None = None) -> None:
         self._url = url.rstrip("/")
         self._shown = _without_credentials(url)
+        with _mapped(self._shown):
+            httpx.URL(url)
         self._client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=None,
@@ -107,8 +109,9 @@ class HttpTransport:
                     with _mapped(self._shown):
                         await answer.aread()
                 raise self._failure(operation, answer)
-            async for line in self._lines(answer, deadline):
-                yield _parse_line(item, line)
+            async with aclosing(self._lines(answer, deadline)) as lines:
+                async for line in lines:
+                    yield _parse_line(item, line)
         finally:
             await answer.aclose()
 

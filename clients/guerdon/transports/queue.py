@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
 from guerdon import codec
@@ -75,8 +76,9 @@ class QueueTransport:
         """The results in the order in which they come; see `Transport.stream`."""
         assert isinstance(request, ScoreRequest | GenerateRequest)
         deadline = Deadline(timeout_s, f"the queue of {self._service}")
-        async for index, result in self._results(operation, request, deadline):
-            yield item.model_validate({"index": index, "result": result})
+        async with aclosing(self._results(operation, request, deadline)) as results:
+            async for index, result in results:
+                yield item.model_validate({"index": index, "result": result})
 
     async def aclose(self) -> None:
         """Withdraw what is not yet begun and disconnect."""
