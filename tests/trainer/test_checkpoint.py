@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,10 +61,3 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
     (tmp_path / ".tmp-123").mkdir()
     assert checkpoint.latest(tmp_path) is None
     assert checkpoint.latest(tmp_path / "absent") is None
-
-
-def test_lines_of_later_steps_and_half_lines_are_cut(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(6)) + '{"step": 6, "rew')
-    checkpoint.cut_after(path, 3)
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1, 2, 3]

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from guerdon_trainer.config import RunConfig, load_recipe
-from guerdon_trainer.launch import open_folder, run_with_services
+from guerdon_trainer.launch import run_with_services
 from guerdon_trainer.live import LiveView
-from guerdon_trainer.record import read_lines
+from guerdon_trainer.run_folder import open_folder, read_lines
 
 KILLED = ("rollout", "math", "rules", "process_reward")
 

@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 import typer
-import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
 from guerdon.types import Status
 from guerdon_trainer import cli
-from guerdon_trainer.checkpoint import RunFolder
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.launch import FolderRefused, ensure_policy, exclusive, finish, is_finished, open_folder
+from guerdon_trainer.launch import ensure_policy, finish
 from guerdon_trainer.live import LiveView
+from guerdon_trainer.run_folder import RunFolder, exclusive, is_finished, open_folder
 from guerdon_trainer.service_stats import FailureBudgetExceeded
 from guerdon_trainer.train import Run
 
@@ -62,17 +61,6 @@ def test_more_steps_are_a_run_to_go_on_with(make_config: Make, make_services: An
     assert not is_finished(longer, folder)
     _finish(longer, services)
     assert is_finished(longer, folder)
-
-
-def test_other_settings_in_the_same_folder_are_refused_by_name(make_config: Make) -> None:
-    open_folder(make_config())
-    open_folder(
-        make_config("training.steps=9", "training.keep_last=5", "failures.attempts=9", "services.x={}")
-    )
-    with pytest.raises(FolderRefused, match=r"loss.clip_low was 0.0003 and is now 0.001\. Give --fresh"):
-        open_folder(make_config("loss.clip_low=1e-3"))
-    folder = open_folder(make_config("loss.clip_low=1e-3"), fresh=True)
-    assert yaml.safe_load(folder.config.read_text())["loss"]["clip_low"] == 1e-3
 
 
 def test_a_run_that_fails_leaves_a_report_of_how_far_it_got(make_config: Make, make_services: Any) -> None:

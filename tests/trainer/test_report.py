@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from guerdon_trainer import plots
-from guerdon_trainer.checkpoint import RunFolder
 from guerdon_trainer.report import write_report
+from guerdon_trainer.run_folder import RunFolder
 
 
 class Page(HTMLParser):

@@ -128,6 +128,19 @@ def test_too_many_failures_end_the_run_and_say_which(
         rollouts.all_groups(list(_asks(6)))
 
 
+def test_a_group_that_could_not_be_sampled_costs_the_budget_what_was_asked(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    services.rollout.always = Status.INTERNAL_ERROR
+    config = make_config("failures.window=8", "failures.attempts=1", "rollout.group_size=8")
+    with Rollouts(services.clients, config, stats) as rollouts:
+        assert [group.responses for group in rollouts.all_groups(list(_asks(1)))] == [
+            []
+        ]  # 4 of a window of 8
+        with pytest.raises(FailureBudgetExceeded, match="8 of the last 8"):
+            rollouts.all_groups(list(_asks(1)))
+
+
 def test_a_filter_that_nothing_passes_ends_at_the_refill_budget(
     services: Any, make_config: Make, stats: ServiceStats
 ) -> None:

@@ -8,11 +8,11 @@ import torch
 from rich.console import Console
 
 from guerdon import weights
-from guerdon.types import Status
+from guerdon.types import Result, Status, failed
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.launch import ensure_policy, open_folder
+from guerdon_trainer.launch import ensure_policy
 from guerdon_trainer.live import LiveView
-from guerdon_trainer.record import read_lines
+from guerdon_trainer.run_folder import open_folder, read_lines
 from guerdon_trainer.train import Run, train
 
 Make = Callable[..., RunConfig]
@@ -120,6 +120,39 @@ def test_a_response_that_never_got_its_reward_is_counted_and_left_out(
     assert json.loads((config.run_folder / "metrics.jsonl").read_text().splitlines()[-1])["failures"] == {
         "math": {"timeout": 4}
     }
+
+
+def test_a_response_without_process_reward_is_counted_too(make_config: Make, make_services: Any) -> None:
+    config = make_config(
+        "training.steps=1", "process_reward.order=none", "failures.attempts=1", "filter=null"
+    )
+    services = make_services(config.run_folder / "weights" / "policy")
+    score = services.process_reward.score
+
+    async def without_the_first(samples: Any, **options: Any) -> list[Result]:
+        first, *others = await score(samples, **options)
+        return [failed(Status.TIMEOUT, "as told", id=first.id), *others]
+
+    services.process_reward.score = without_the_first
+    _attempt(config, services)
+    assert _rows(config)[0]["unrewarded"] == 1
+
+
+def test_a_run_that_died_before_its_first_checkpoint_starts_over(
+    make_config: Make, make_services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("training.steps=1")
+    services = make_services(config.run_folder / "weights" / "policy")
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "_save", _stop)
+        with pytest.raises(Stop):
+            _attempt(config, services)
+    _attempt(config, services)
+    assert [row["step"] for row in read_lines(config.run_folder / "evaluations.jsonl")] == [0, 1]
+
+
+def _stop(run: Run) -> None:
+    raise Stop
 
 
 def test_every_step_asks_for_the_policy_it_published(make_config: Make, make_services: Any) -> None:

@@ -1,13 +1,6 @@
-"""Checkpoints from which a run goes on exactly, and the files of a run folder.
+"""Checkpoints from which a run goes on exactly: `checkpoints/step-000010/{learner.pt, state.json}`.
 
-    RUN/
-      config.yaml             the whole configuration
-      policy/                 the initial policy, a Hugging Face model folder
-      weights/policy/         the versions this run published (see guerdon.weights)
-      checkpoints/step-000010/{learner.pt, state.json}
-      metrics.jsonl evaluations.jsonl rollouts.jsonl tensorboard/ services.json finished.json report.html
-
-A checkpoint is written under a temporary name and renamed: it is whole or it is not there.
+One is written under a temporary name and renamed: it is whole or it is not there.
 """
 
 import json
@@ -40,57 +33,6 @@ class RunState:
     responses: int = 0
     tokens: int = 0
     elapsed_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """Names of the files of a run."""
-
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def policy(self) -> Path:
-        return self.path / "policy"
-
-    @property
-    def weights(self) -> Path:
-        return self.path / "weights" / "policy"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def evaluations(self) -> Path:
-        return self.path / "evaluations.jsonl"
-
-    @property
-    def rollouts(self) -> Path:
-        return self.path / "rollouts.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def services(self) -> Path:
-        return self.path / "services.json"
-
-    @property
-    def finished(self) -> Path:
-        return self.path / "finished.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
 
 
 @dataclass(frozen=True)
@@ -150,18 +92,6 @@ def latest(folder: Path) -> Checkpoint | None:
         return None
     saved = json.loads((paths[-1] / "state.json").read_text())
     return Checkpoint(paths[-1], RunState(**saved["state"]), saved["services"])
-
-
-def cut_after(path: Path, step: int) -> None:
-    """Remove the lines of a JSONL file that later steps wrote: they will be written again."""
-    if not path.exists():
-        return
-    # A line that was being written when the process died has no newline and is dropped.
-    complete = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    kept = "".join(line for line in complete if json.loads(line)["step"] <= step)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(kept)
-    os.replace(temporary, path)
 
 
 def _paths(folder: Path) -> list[Path]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from guerdon_trainer.checkpoint import RunFolder
     from guerdon_trainer.config import RunConfig
+    from guerdon_trainer.run_folder import RunFolder
 
 Recipe = Annotated[
     str, typer.Argument(help="Name of a recipe (quickstart, smollm2 ...) or path of a YAML file.")
@@ -78,7 +78,7 @@ def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunCo
     """Read the recipe and open the run folder; mistakes end the command with one sentence."""
     from guerdon_trainer.config import load_recipe
     from guerdon_trainer.config_errors import RecipeError
-    from guerdon_trainer.launch import FolderRefused, is_finished, open_folder
+    from guerdon_trainer.run_folder import FolderRefused, is_finished, open_folder
 
     words = list(overrides or [])
     if "fresh=true" in words:
@@ -96,7 +96,8 @@ def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunCo
 @contextmanager
 def _stoppable(folder: "RunFolder") -> Iterator[None]:
     """SIGTERM and Ctrl-C end the run in order; what cannot go on ends it with its sentence."""
-    from guerdon_trainer.launch import RUN_FAILURES, exclusive
+    from guerdon_trainer.launch import RUN_FAILURES
+    from guerdon_trainer.run_folder import exclusive
 
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -115,7 +116,7 @@ def _stoppable(folder: "RunFolder") -> Iterator[None]:
 
 
 def _conclude(folder: "RunFolder", finished_before: bool) -> None:
-    from guerdon_trainer.conclusion import print_conclusion
+    from guerdon_trainer.report import print_conclusion
 
     if finished_before:
         typer.echo("this run is finished already; --fresh starts over, a larger training.steps goes on")

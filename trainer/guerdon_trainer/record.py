@@ -7,12 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from guerdon_trainer.checkpoint import RunFolder, cut_after
+from guerdon_trainer.batch import Batch
+from guerdon_trainer.checkpoint import RunState
+from guerdon_trainer.collect import Collected
 from guerdon_trainer.evaluate import Evaluation
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.rollouts import Group, ProcessRewards
+from guerdon_trainer.run_folder import RunFolder, cut_after
 
 #: Responses per recorded group, and groups per step.
 _RESPONSES_KEPT = 4
@@ -20,14 +24,15 @@ _GROUPS_KEPT = 1
 
 
 class Recorder:
-    """Opened at a step, it first drops what later steps of an earlier attempt had written."""
+    """Opened at the step of a checkpoint, it first drops what an earlier attempt wrote after it: all with None."""
 
-    def __init__(self, folder: RunFolder, step: int, view: LiveView) -> None:
+    def __init__(self, folder: RunFolder, step: int | None, view: LiveView) -> None:
         self._folder = folder
         self._view = view
+        last = -1 if step is None else step
         for path in (folder.metrics, folder.evaluations, folder.rollouts):
-            cut_after(path, step)
-        self._writer = SummaryWriter(str(folder.tensorboard), purge_step=step + 1)
+            cut_after(path, last)
+        self._writer = SummaryWriter(str(folder.tensorboard), purge_step=last + 1)
 
     def __enter__(self) -> Self:
         return self
@@ -61,9 +66,41 @@ class Recorder:
             _append(self._folder.rollouts, {"step": step, "kind": kind, **_readable(group, process)})
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Every row of a JSONL file; none when it is not there."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def step_row(
+    state: RunState,
+    collected: Collected,
+    batch: Batch,
+    process: ProcessRewards | None,
+    learned: dict[str, float],
+    times: dict[str, float],
+    failures: dict[str, dict[str, int]],
+) -> dict[str, Any]:
+    """Reward and accuracy are over all responses seen, the filtered ones included; the rest over the batch.
+
+    `failures` are final ones by service and status since the run began.
+    """
+    seen = [response for group in collected.seen for response in group.responses]
+    lengths = [len(response.rollout.token_ids) for response in seen]
+    return {
+        "step": state.step,
+        "reward": _mean([response.reward for response in seen if response.reward is not None]),
+        "accuracy": _mean([response.outcome for response in seen if response.outcome is not None]),
+        "batch_accuracy": _mean(batch.outcomes_B[batch.valid_B].tolist()),
+        **learned,
+        "response_length": _mean(lengths),
+        "truncated": _mean([response.rollout.finish_reason == "length" for response in seen]),
+        "process_reward": None if process is None else _process_mean(batch),
+        "groups_seen": len(collected.seen),
+        "groups_filtered": len(collected.seen) - len(collected.kept),
+        "unrewarded": sum(response.reward is None for response in seen) + _without_process_reward(batch),
+        "policy_age": max(group.policy_age for group in collected.seen),
+        "policy_version": state.policy_version,
+        "prm_version": state.prm_version,
+        "tokens_per_s": sum(lengths) / times["seconds"],
+        **times,
+        **({} if process is None else {f"prm/{name}": value for name, value in process.metrics.items()}),
+        "failures": {service: counts for service, counts in failures.items() if counts},
+    }
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:
@@ -105,3 +142,17 @@ def _tag(name: str) -> str:
     if name.startswith(("wait_", "seconds", "tokens_per", "optimise_", "publish_")):
         return f"time/{name}"
     return name if "/" in name else f"train/{name}"
+
+
+def _without_process_reward(batch: Batch) -> int:
+    """Responses that have an outcome reward and yet take no part, as the PRM gave them none."""
+    return int((~batch.valid_B & ~batch.rewards_B.isnan()).sum())
+
+
+def _process_mean(batch: Batch) -> float | None:
+    learned_BT = batch.learned_BT
+    return _mean(torch.where(learned_BT, batch.token_rewards_BT, 0).sum(-1)[batch.valid_B].tolist())
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

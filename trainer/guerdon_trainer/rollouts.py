@@ -163,7 +163,7 @@ class Rollouts:
             FailureBudgetExceeded: too many responses got no reward.
         """
         finished: queue.SimpleQueue[Future[Group]] = queue.SimpleQueue()
-        open_groups: set[Future[Group]] = set()
+        open_groups: dict[Future[Group], Ask] = {}
         asked, kept = 0, 0
         most = int(self._config.rollout.refill_budget * count)
         try:
@@ -171,16 +171,16 @@ class Rollouts:
                 room = min(count - kept, self._config.rollout.groups_in_flight) - len(open_groups)
                 for ask in islice(asks, max(0, min(room, most - asked))):
                     future = self._loop.start(self._complete(ask))
-                    open_groups.add(future)
+                    open_groups[future] = ask
                     future.add_done_callback(finished.put)
                     asked += 1
                 if not open_groups:
                     self._accept_partial(kept, asked, count)
                     return
                 done = finished.get()
-                open_groups.remove(done)
-                group = done.result()
-                self._note(group)
+                ask, group = open_groups.pop(done), done.result()
+                # A group that could not be sampled is as many responses without reward as were asked for.
+                self._budget.add([r.reward is not None for r in group.responses] or [False] * ask.sampling.n)
                 if keep(group):
                     kept += 1
                     yield group
@@ -235,12 +235,6 @@ class Rollouts:
             f"rollout.refill_budget ({self._config.rollout.refill_budget:g} times the batch) is spent. "
             f"{self._budget.explanation()}"
         )
-
-    def _note(self, group: Group) -> None:
-        if group.responses:
-            self._budget.add([response.reward is not None for response in group.responses])
-        else:
-            self._budget.add([False] * self._config.rollout.group_size)
 
     async def _complete(self, ask: Ask) -> Group:
         with self._stats.phase("sampling"):

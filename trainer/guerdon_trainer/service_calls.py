@@ -142,9 +142,10 @@ class ServiceCalls:
             try:
                 answer = await call()
             except ServiceFailure as error:
-                self._stats.retried(service, error.status, str(error))
                 if over:
+                    self._stats.answered(service, error.status, str(error))
                     raise
+                self._stats.retried(service, error.status, str(error))
             else:
                 self._stats.round_trip(service, time.monotonic() - started)
                 if not answer.status.retryable or over:

@@ -11,17 +11,17 @@ import torch
 
 from guerdon_trainer import checkpoint
 from guerdon_trainer.batch import Batch, make_batch
-from guerdon_trainer.checkpoint import RunFolder, RunState
+from guerdon_trainer.checkpoint import RunState
 from guerdon_trainer.collect import Collected, collect
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.data import load_questions
 from guerdon_trainer.evaluate import evaluate
 from guerdon_trainer.live import LiveView
-from guerdon_trainer.measures import step_row
 from guerdon_trainer.model import load_policy, load_tokenizer
 from guerdon_trainer.questions import PromptStream
-from guerdon_trainer.record import Recorder
+from guerdon_trainer.record import Recorder, step_row
 from guerdon_trainer.rollouts import ProcessRewards, Rollouts, ServiceClient
+from guerdon_trainer.run_folder import RunFolder
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.step import advantages_of, make_learner, optimise
 from guerdon_trainer.weights import publish_policy
@@ -31,7 +31,7 @@ def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> R
     """Train until the recipe's last step."""
     with (
         Rollouts(clients, run.config, run.stats) as rollouts,
-        Recorder(run.folder, run.state.step, view) as record,
+        Recorder(run.folder, None if run.is_new else run.state.step, view) as record,
     ):
         run.greet(rollouts)
         if run.is_new:

@@ -1,0 +1,29 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from guerdon_trainer.config import RunConfig
+from guerdon_trainer.run_folder import FolderRefused, cut_after, open_folder
+
+Make = Callable[..., RunConfig]
+
+
+def test_other_settings_in_the_same_folder_are_refused_by_name(make_config: Make) -> None:
+    open_folder(make_config())
+    open_folder(
+        make_config("training.steps=9", "training.keep_last=5", "failures.attempts=9", "services.x={}")
+    )
+    with pytest.raises(FolderRefused, match=r"loss.clip_low was 0.0003 and is now 0.001\. Give --fresh"):
+        open_folder(make_config("loss.clip_low=1e-3"))
+    folder = open_folder(make_config("loss.clip_low=1e-3"), fresh=True)
+    assert yaml.safe_load(folder.config.read_text())["loss"]["clip_low"] == 1e-3
+
+
+def test_lines_of_later_steps_and_half_lines_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(6)) + '{"step": 6, "rew')
+    cut_after(path, 3)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1, 2, 3]
