@@ -30,22 +30,25 @@ def test_one_token_per_symbol_and_back(folder: Path) -> None:
     assert len(ids) == len("6+0+4=06;") + len(["\\boxed{", "1", "0", "}"])
     assert tokenizer.decode(ids) == text
     assert tokenizer.convert_tokens_to_ids("\\boxed{") in ids
-    assert len(tokenizer) == 17
+    assert len(tokenizer) == 18
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
     messages = [{"role": "user", "content": "6+0+4="}]
     assert tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) == "6+0+4="
 
 
-def test_text_outside_the_alphabet_is_refused(folder: Path) -> None:
-    with pytest.raises(Exception, match="UNK"):
-        AutoTokenizer.from_pretrained(folder)("six plus four")
+def test_each_character_outside_the_alphabet_is_one_unknown_token(folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    encoded = tokenizer("a 1\n\\", return_offsets_mapping=True)
+    assert tokenizer.convert_ids_to_tokens(encoded.input_ids) == ["<unk>", "<unk>", "1", "<unk>", "<unk>"]
+    assert encoded.offset_mapping == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    assert tokenizer.decode(encoded.input_ids, skip_special_tokens=True) == "1"
 
 
 def test_saved_folder_loads_as_a_small_llama(folder: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert model.config.model_type == "llama"
-    assert sum(parameter.numel() for parameter in model.parameters()) == 99_712
+    assert sum(parameter.numel() for parameter in model.parameters()) == 99_776
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert model.generation_config.pad_token_id == tokenizer.pad_token_id
 

@@ -2,8 +2,9 @@ r"""A tiny policy built on the spot: a Llama of 100k parameters that has seen sl
 
 Not a Qwen2, because AutoTokenizer replaces whatever tokenizer lies beside a Qwen2 by Qwen's own byte-level BPE.
 
-Shapes: B sequences, T tokens. The vocabulary is the alphabet of `guerdon_trainer.arithmetic` plus pad and eos;
-`\boxed{` is one token, so that a response is short and the math service reads it like any other.
+Shapes: B sequences, T tokens. The vocabulary is the alphabet of `guerdon_trainer.arithmetic` plus pad, eos and one
+token for every other character; `\boxed{` is one token, so that a response is short and the math service reads it
+like any other.
 """
 
 import random
@@ -21,18 +22,24 @@ from guerdon_trainer.prepare.policies import TinyPolicy
 PAD, PAD_ID = "<pad>", 0
 EOS, EOS_ID = "<eos>", 1
 ALPHABET = (*"0123456789", "+", "=", ";", "\\boxed{", "}")
+#: Services are sent any text; the policy never writes this one, as it never saw it.
+UNKNOWN = "<unk>"
 
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per symbol; text with any other character is refused."""
-    vocabulary = {token: index for index, token in enumerate((PAD, EOS, *ALPHABET))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|."), behavior="isolated")
+    """One token per symbol, and UNKNOWN for any other character."""
+    vocabulary = {token: index for index, token in enumerate((PAD, EOS, *ALPHABET, UNKNOWN))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, chat_template=_CHAT_TEMPLATE
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        chat_template=_CHAT_TEMPLATE,
     )
 
 
