@@ -100,7 +100,8 @@ def _load(name: str) -> type[AnyService]:
 
 def _remedy(entry_point: EntryPoint) -> str:
     distribution = entry_point.dist.name if entry_point.dist else "guerdon-services"
-    return f"pip install '{distribution}[{entry_point.name}]'"
+    extra = entry_point.name.replace("_", "-")
+    return f"pip install '{distribution}[{extra}]'"
 
 
 def _yaml(text: str) -> Any:
