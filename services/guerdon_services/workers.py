@@ -145,9 +145,13 @@ class WorkerPool:
 
         Raises:
             WorkerCrashed: a worker cannot start, because a package is missing for example.
+            WorkerTimeout: one takes too long to.
+            OSError: the system lets no more processes start.
         """
-        started = [self._spawn() for _ in range(self._size)]
+        started: list[_Worker] = []
         try:
+            for _ in range(self._size):
+                started.append(self._spawn())
             for worker in started:
                 worker.wait_ready()
         except BaseException:
@@ -242,7 +246,10 @@ class WorkerPool:
             self._starters.discard(threading.current_thread())
 
     def _start_and_offer(self) -> bool:
-        worker = self._spawn()
+        try:
+            worker = self._spawn()
+        except OSError:  # no memory or process to spare at the moment
+            return False
         try:
             worker.wait_ready()
         except (WorkerTimeout, WorkerCrashed):

@@ -186,6 +186,41 @@ def test_close_wakes_callers_and_leaves_no_process(make: Make) -> None:
     pool.close()
 
 
+def test_a_system_short_of_processes_delays_a_replacement_and_loses_none(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("guerdon_services.workers._RETRY_S", 0.01)
+    pool, start, refused = make(), subprocess.Popen, []
+
+    def reluctant(*args: Any, **kwargs: Any) -> Any:
+        if len(refused) < 3:
+            refused.append(BlockingIOError(11, "Resource temporarily unavailable"))
+            raise refused[-1]
+        return start(*args, **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", reluctant)
+    with pytest.raises(WorkerCrashed):
+        pool.run({"do": "die"})
+    assert pool.run({"do": "echo", "value": 1})["value"] == 1
+    assert len(refused) == 3
+
+
+def test_a_pool_that_cannot_open_leaves_no_process(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start = subprocess.Popen
+
+    def once(*args: Any, **kwargs: Any) -> Any:
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(start(*args, **kwargs))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", once)
+    with pytest.raises(BlockingIOError):
+        make(2)
+    assert started[0].poll() == -signal.SIGKILL
+
+
 PARENT = """
 import threading, time
 from guerdon_services.workers import WorkerPool

@@ -28,18 +28,23 @@ from guerdon_services.runtime.scorer import (
     ScorerSettings,
     Unscorable,
 )
-from guerdon_services.workers import WorkerCrashed, WorkerPool
+from guerdon_services.workers import WorkerCrashed, WorkerPool, WorkerTimeout
 
 #: Every rule that needs nothing but its options and the sample. To add one: a file with its options and `judge`,
-#: a line here, and its options in `AnyRule`.
+#: a line here (or in `WORKER_RULES`), and its options in `AnyRule`.
 RULES: dict[str, Callable[[Any, Sample], Outcome]] = {
     "format": format.judge,
     "exact": exact.judge,
     "choice": choice.judge,
     "regex": regex.judge,
-    "json_schema": json_schema.judge,
     "length": length.judge,
     "repetition": repetition.judge,
+}
+
+#: Rules that run what may never end, each in worker processes of a module of its own.
+WORKER_RULES: dict[str, tuple[str, Callable[[Any, Sample, WorkerPool], Outcome]]] = {
+    "json_schema": ("guerdon_services.rules.schema_worker", json_schema.judge),
+    "reasoning_gym": ("guerdon_services.rules.reasoning_worker", reasoning_gym.judge),
 }
 
 AnyRule = (
@@ -55,7 +60,7 @@ AnyRule = (
 
 
 class RulesSettings(ScorerSettings):
-    """Start-up settings of the rules service; limits and workers concern the rule reasoning_gym."""
+    """Start-up settings of the rules service; limits and workers concern json_schema and reasoning_gym."""
 
     workers: Annotated[int, Field(ge=1, le=1024)] = os.cpu_count() or 1
     time_limit_s: Annotated[float, Field(gt=0, le=600)] = 10.0
@@ -83,16 +88,16 @@ class RulesScorer(Scorer[RulesSettings, RulesOptions]):
         super().__init__(settings)
         self.batching = Batching(max_items=4, max_wait_ms=0.0, concurrency=settings.workers)
         self._lock = threading.Lock()
-        self._pool: WorkerPool | None = None
+        self._pools: dict[str, WorkerPool] = {}
 
     def close(self) -> None:
         """Kill the workers, if any were started."""
-        if self._pool:
-            self._pool.close()
+        for pool in self._pools.values():
+            pool.close()
 
     def details(self) -> dict[str, str]:
         """The rules there are."""
-        return {"rules": ", ".join([*RULES, "reasoning_gym"])}
+        return {"rules": ", ".join([*RULES, *WORKER_RULES])}
 
     def score(self, batch: Sequence[ScoreJob[RulesOptions]]) -> list[Result]:
         """One result per job; a rule that cannot judge a sample costs that sample its value."""
@@ -118,25 +123,29 @@ class RulesScorer(Scorer[RulesSettings, RulesOptions]):
         return Result(status=Status.OK, value=total, reason=reason, verdict=Verdict(rules=verdicts))
 
     def _judge(self, rule: AnyRule, sample: Sample) -> Outcome:
-        if isinstance(rule, reasoning_gym.ReasoningGymOptions):
-            return reasoning_gym.judge(rule, sample, self._workers())
+        if rule.rule in WORKER_RULES:
+            module, judge = WORKER_RULES[rule.rule]
+            return judge(rule, sample, self._workers(module))
         return RULES[rule.rule](rule, sample)
 
-    def _workers(self) -> WorkerPool:
-        """The workers of reasoning_gym, started when the first sample needs them: most users never do."""
+    def _workers(self, module: str) -> WorkerPool:
+        """The workers of a rule, started when the first sample needs them: most users never do."""
         with self._lock:
-            if self._pool is None:
-                settings = self.settings
-                pool = WorkerPool(
-                    "guerdon_services.rules.reasoning_worker",
-                    settings.workers,
-                    time_limit_s=settings.time_limit_s,
-                    memory_mb=settings.memory_mb,
-                    recycle_after=settings.recycle_after,
-                )
-                try:
-                    pool.open()
-                except WorkerCrashed as problem:
-                    raise RuleUnavailable(f"{problem}; install guerdon-services[rules]") from problem
-                self._pool = pool
-            return self._pool
+            if module in self._pools:
+                return self._pools[module]
+            settings = self.settings
+            pool = WorkerPool(
+                module,
+                settings.workers,
+                time_limit_s=settings.time_limit_s,
+                memory_mb=settings.memory_mb,
+                recycle_after=settings.recycle_after,
+            )
+            try:
+                pool.open()
+            except WorkerCrashed as problem:
+                raise RuleUnavailable(f"{problem}; install guerdon-services[rules]") from problem
+            except (WorkerTimeout, OSError) as problem:
+                raise RuleUnavailable(str(problem)) from problem
+            self._pools[module] = pool
+            return pool
