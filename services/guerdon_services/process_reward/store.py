@@ -106,7 +106,7 @@ class VersionStore:
         self.applied = applied
 
     def restore(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> int:
-        """Give model and optimizer the state of the latest version, bit by bit; returns its number.
+        """Give model, optimizer and `applied` the state of the latest version, bit by bit; returns its number.
 
         Learning rate and the like stay those of `optimizer`: they belong to the settings of this start.
         """
@@ -118,13 +118,13 @@ class VersionStore:
         groups: list[dict[str, Any]] = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
         optimizer.zero_grad()
+        self.applied = self._read_applied()
         return current.version
 
     def go_back(self, version: int) -> None:
-        """Make a kept version the latest and drop the newer ones: they will be made anew."""
+        """Make a kept version the latest, for `restore`, and drop the newer ones: they will be made anew."""
         weights.set_latest(self.folder, version)
         self._drop_after_latest()
-        self.applied = self._read_applied()
 
     def _drop_after_latest(self) -> None:
         current = self.current

@@ -362,6 +362,24 @@ def test_a_version_that_cannot_be_published_is_not_served(
     assert updated(scorer, "u2").version_after == 2
 
 
+def test_a_failure_after_publishing_does_not_apply_the_update_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new version is the latest, and only then an old one cannot be removed."""
+    scorer = start(keep_last=1)
+
+    def busy(path: Path) -> None:
+        raise OSError(f"{path} is busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(weights, "_remove", busy)
+        with pytest.raises(OSError, match="busy"):
+            scorer.update(request("u1"))
+    after = state(scorer)
+    assert updated(scorer, "u1").version_after == scorer.model_version == 1
+    assert_same_state(after, state(scorer))
+
+
 def test_one_learner_per_weights_folder(start: Start) -> None:
     scorer = start()
     with pytest.raises(NotReady, match="another learner"):
