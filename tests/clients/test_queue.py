@@ -73,6 +73,8 @@ async def test_request_and_reply(redis_url: str) -> None:
         assert (entry.client, entry.deliveries) == (client.client_id, 1)
         assert entry.deadline_unix_ms is not None
         assert 29_000 < entry.deadline_unix_ms - entry.enqueued_unix_ms <= 30_000
+        assert entry.left_s is not None
+        assert 0 < entry.left_s <= 30
         await worker.complete(entry, ok(entry, b"\x01\x00"))
         assert await future == Reply("r1", Status.OK, "", b"\x01\x00")
 
@@ -81,7 +83,7 @@ async def test_a_request_without_deadline_has_none(redis_url: str) -> None:
     async with producer(redis_url) as client, consumer(redis_url) as worker:
         await client.submit("score", b"")
         [entry] = await take(worker, 1)
-        assert entry.deadline_unix_ms is None
+        assert (entry.deadline_unix_ms, entry.left_s) == (None, None)
 
 
 async def test_take_returns_empty_when_nothing_comes(redis_url: str) -> None:
@@ -157,6 +159,18 @@ async def test_only_the_first_completion_is_seen(redis_url: str) -> None:
             return await server.xlen(f"{{math}}:reply:{client.client_id}") == 0
 
         await eventually(read)
+
+
+async def test_a_reason_without_utf8_form_arrives_escaped_and_harms_no_neighbour(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker:
+        odd = await client.submit("score", b"", request_id="odd")
+        plain = await client.submit("score", b"", request_id="plain")
+        entries = await take(worker, 2)
+        replies = {"odd": Reply("odd", Status.INTERNAL_ERROR, "ü \udcff", b""), "plain": ok(entries[1])}
+        # At the same time, so that both share a round trip.
+        await asyncio.gather(*(worker.complete(entry, replies[entry.request_id]) for entry in entries))
+        assert (await asyncio.wait_for(odd, PATIENCE_S)).reason == "ü \\udcff"
+        assert (await asyncio.wait_for(plain, PATIENCE_S)).status is Status.OK
 
 
 async def test_a_passing_failure_is_not_kept(redis_url: str) -> None:
@@ -326,13 +340,13 @@ async def test_a_restarted_worker_of_the_same_name_need_not_wait(redis_url: str)
 async def test_a_long_task_keeps_its_lease(redis_url: str) -> None:
     async with (
         producer(redis_url) as client,
-        consumer(redis_url, lease_s=0.4) as slow,
-        consumer(redis_url, lease_s=0.4) as idle,
+        consumer(redis_url, lease_s=1.0) as slow,
+        consumer(redis_url, lease_s=1.0) as idle,
     ):
         future = await client.submit("update", b"")
         [entry] = await take(slow, 1)
-        # Five leases, and nobody else gets it.
-        end = asyncio.get_running_loop().time() + 2.0
+        # Three leases, and nobody else gets it.
+        end = asyncio.get_running_loop().time() + 3.0
         while asyncio.get_running_loop().time() < end:
             assert await idle.take(1) == []
         await slow.complete(entry, ok(entry))

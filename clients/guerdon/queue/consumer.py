@@ -21,7 +21,11 @@ RENEWALS_PER_LEASE = 3
 
 @dataclass(frozen=True)
 class Entry:
-    """One request as a worker gets it. `deliveries` is 1 unless earlier workers died or hung over it."""
+    """One request as a worker gets it. `deliveries` is 1 unless earlier workers died or hung over it.
+
+    Unix times are those of the server's clock. `left_s` is what was left until the deadline when the request was
+    taken: use it, for the clock of this machine may be another.
+    """
 
     entry_id: str
     stream: str
@@ -32,6 +36,7 @@ class Entry:
     deadline_unix_ms: int | None
     enqueued_unix_ms: int
     deliveries: int
+    left_s: float | None
 
 
 class Consumer:
@@ -214,7 +219,7 @@ def _addresses(entries: Sequence[Entry]) -> list[str]:
 
 
 def _entry(fields: Sequence[Any]) -> Entry:
-    stream, entry_id, deliveries, _, request_id, op, body, client, deadline, enqueued = fields
+    stream, entry_id, deliveries, _, request_id, op, body, client, deadline, enqueued, left_ms = fields
     return Entry(
         entry_id=entry_id.decode(),
         stream=stream.decode(),
@@ -225,4 +230,5 @@ def _entry(fields: Sequence[Any]) -> Entry:
         deadline_unix_ms=int(deadline) if deadline else None,
         enqueued_unix_ms=int(enqueued),
         deliveries=deliveries,
+        left_s=int(left_ms) / 1000 if left_ms else None,
     )

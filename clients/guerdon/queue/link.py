@@ -113,6 +113,8 @@ class Link:
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
+            # Text that has no UTF-8 form would fail every call of its round trip.
+            encoding_errors="backslashreplace",
         )
         self._calls: list[_Call] = []
         self._sender: asyncio.Task[None] | None = None

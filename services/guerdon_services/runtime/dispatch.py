@@ -94,11 +94,6 @@ class Dispatcher:
         return [name for name, operation in named.items() if operation is not None]
 
     @property
-    def accepting(self) -> bool:
-        """Whether new work is admitted."""
-        return self._accepting
-
-    @property
     def max_body_bytes(self) -> int:
         """The largest request body, in bytes."""
         return self._settings.max_body_bytes

@@ -17,7 +17,7 @@ from guerdon_services.runtime import problem
 from guerdon_services.runtime.auth import TokenGuard
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.metrics import Metrics
-from guerdon_services.runtime.native import Native, encoded, natives
+from guerdon_services.runtime.native import Native, encoded, natives, read
 from guerdon_services.runtime.settings import Address
 
 log = structlog.get_logger(__name__)
@@ -141,7 +141,7 @@ class _Handlers:
     def _unary(self, native: Native[Any, Any]) -> Any:
         async def handler(body: bytes, context: Context) -> bytes:
             async with self._answering(native.name, context):
-                submission = await native.begin(native.parse_proto(body))
+                submission = await native.begin(await read(native.parse_proto, body))
                 return encoded(native.gather(await submission.all()))
 
         return _grpc.unary_unary_rpc_method_handler(handler)
@@ -149,7 +149,7 @@ class _Handlers:
     def _stream(self, native: Native[Any, Any]) -> Any:
         async def handler(body: bytes, context: Context) -> AsyncIterator[bytes]:
             async with self._answering(native.name, context):
-                submission = await native.begin(native.parse_proto(body))
+                submission = await native.begin(await read(native.parse_proto, body))
                 async with aclosing(submission.chunks()) as chunks:
                     async for chunk in chunks:
                         for index, answer in chunk:

@@ -23,7 +23,7 @@ from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.gate import Gate
 from guerdon_services.runtime.health import Health
 from guerdon_services.runtime.metrics import Metrics
-from guerdon_services.runtime.native import Native, natives
+from guerdon_services.runtime.native import Native, natives, read
 from guerdon_services.runtime.problem import FieldError, InvalidFields, Problem, problem_response
 from guerdon_services.runtime.scorer import AnyScorer, Scorer
 from guerdon_services.runtime.submission import Submission
@@ -35,8 +35,6 @@ NDJSON = "application/x-ndjson"
 
 #: nginx's status for a client that left; nobody reads it.
 _CLIENT_CLOSED_REQUEST = 499
-#: Bodies larger than this many bytes are parsed in a thread.
-_PARSE_IN_THREAD = 256 * 1024
 
 
 def build_app(
@@ -93,11 +91,7 @@ async def _answer(request: Request, native: Native[Any, Any]) -> Response | None
     """The answer, or None when the client left before it came."""
     timeout_s = _timeout_s(request)
     body = await request.body()
-    if len(body) > _PARSE_IN_THREAD:
-        parsed = await asyncio.to_thread(native.parse_json, body)
-    else:
-        parsed = native.parse_json(body)
-    submission = await native.begin(parsed, timeout_s)
+    submission = await native.begin(await read(native.parse_json, body), timeout_s)
     if native.line is not None and NDJSON in request.headers.get("accept", ""):
         return _Lines(submission, native)
     watcher = asyncio.create_task(_cancel_when_gone(request.receive, submission))

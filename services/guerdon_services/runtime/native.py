@@ -1,5 +1,6 @@
 """The native operations, the same for every door: how a request is read, begun and answered."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,6 +28,10 @@ from guerdon_services.runtime.submission import Outcome, Submission
 ParsedT = TypeVar("ParsedT")
 ParsedT_contra = TypeVar("ParsedT_contra", contravariant=True)
 AnswerT = TypeVar("AnswerT")
+
+
+#: Bodies larger than this many bytes are read in a thread.
+_READ_IN_THREAD = 256 * 1024
 
 
 class Begin(Protocol[ParsedT_contra, AnswerT]):
@@ -96,6 +101,11 @@ def natives(dispatcher: Dispatcher) -> list[Native[Any, Any]]:
         ),
     ]
     return [native for native in every if native.name in dispatcher.operations]
+
+
+async def read(parse: Callable[[bytes], ParsedT], body: bytes) -> ParsedT:
+    """The request in a body; a large one is read in a thread, so that the event loop goes on."""
+    return await asyncio.to_thread(parse, body) if len(body) > _READ_IN_THREAD else parse(body)
 
 
 def encoded(answer: Message) -> bytes:

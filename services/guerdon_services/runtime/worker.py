@@ -1,7 +1,6 @@
 """The queue door: takes entries, runs them through the batcher, completes each as it finishes."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -13,7 +12,7 @@ from guerdon.types import Message, Status
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.health import QueueState
 from guerdon_services.runtime.metrics import Metrics
-from guerdon_services.runtime.native import Native, encoded, natives
+from guerdon_services.runtime.native import Native, encoded, natives, read
 from guerdon_services.runtime.submission import Failure, Outcome, Submission
 
 log = structlog.get_logger(__name__)
@@ -169,12 +168,12 @@ class Worker:
     async def _run(self, entry: Entry, native: Native[Any, Any]) -> tuple[Message, Status]:
         """The answer to one entry; a request that is refused gets an answer that says so."""
         try:
-            parsed = native.parse_proto(entry.body)
+            parsed = await read(native.parse_proto, entry.body)
             if native.name != "update" and len(parsed.samples) != 1:
                 raise errors.InvalidRequest(
                     f"samples: a queue entry holds exactly one, not {len(parsed.samples)}"
                 )
-            submission = await native.begin(parsed, _seconds_left(entry), bounded=False)
+            submission = await native.begin(parsed, entry.left_s, bounded=False)
         except errors.InvalidRequest as error:
             failure: Outcome[Any] = Outcome(Failure(error.status, str(error)))
             answer = native.refused(self._dispatcher.service, entry.request_id, failure)
@@ -206,9 +205,3 @@ class Worker:
             return False
         task.result()
         return True
-
-
-def _seconds_left(entry: Entry) -> float | None:
-    if entry.deadline_unix_ms is None:
-        return None
-    return max(0.0, entry.deadline_unix_ms / 1000 - time.time())

@@ -71,11 +71,7 @@ def test_a_second_signal_ends_at_once(spawn: Any) -> None:
     child.wait_ready()
     with ThreadPoolExecutor(1) as pool:
         lost = pool.submit(score, child.http, "sleep30")
-        while (
-            'inflight_batches{operation="score"} 1.0'
-            not in httpx.get(f"{child.http}/metrics", trust_env=False).text
-        ):
-            pass
+        wait_until(child, "/metrics", lambda answer: EXECUTING in answer.text)
         child.process.send_signal(signal.SIGTERM)
         wait_until(child, "/readyz", lambda answer: answer.status_code == 503)
         child.process.send_signal(signal.SIGTERM)
@@ -88,11 +84,7 @@ def test_work_that_outlasts_the_drain_is_unavailable_not_a_reward(spawn: Any) ->
     child.wait_ready()
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(score, child.http, "sleep30", "1")
-        while (
-            'inflight_batches{operation="score"} 1.0'
-            not in httpx.get(f"{child.http}/metrics", trust_env=False).text
-        ):
-            pass
+        wait_until(child, "/metrics", lambda answer: EXECUTING in answer.text)
         child.process.send_signal(signal.SIGTERM)
         results = late.result(20)
     assert child.wait(20) == 1

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import grpc.aio
+import pytest
 
 from guerdon import codec
 from guerdon.queue import Producer, Reply, stats
@@ -137,6 +138,19 @@ async def test_an_expired_entry_is_not_run(
         await producer.close()
     assert reply.status is Status.TIMEOUT or codec.decode(Result, reply.body).status is Status.TIMEOUT
     assert service.batches == [["hold"]]
+
+
+async def test_a_deadline_is_kept_by_the_clock_that_set_it(
+    serve: Any, scorers: ModuleType, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(scorers.Echo(scorers.EchoSettings()), queue=redis_url):
+        producer = Producer(redis_url, "echo")
+        right = time.time
+        monkeypatch.setattr(time, "time", lambda: right() + 3600)
+        reply = await ask(producer, "score", score("2"), deadline_s=60)
+        monkeypatch.undo()
+        await producer.close()
+    assert codec.decode(Result, reply.body).value == 2.0
 
 
 async def test_draining_finishes_what_started_and_hands_back_the_rest(
