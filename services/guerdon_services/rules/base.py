@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon.types import Sample
 from guerdon_services.runtime.scorer import Unscorable
+from guerdon_services.workers import CallFailed, Message, NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
 
 
 class RuleOptions(BaseModel):
@@ -42,6 +43,28 @@ class RuleFailed(Exception):
 
 class RuleUnavailable(Exception):
     """A rule cannot run at the moment; becomes status `unavailable`."""
+
+
+def ask(pool: WorkerPool, request: Message, what: str) -> Outcome:
+    """What a worker of the pool replies; `what` names the call in the reason of its failure.
+
+    Raises:
+        Unscorable: the worker finds the caller at fault.
+        RuleTimeout: the call took longer than the service's limit.
+        RuleFailed: it raised, or its worker died.
+        RuleUnavailable: no worker became free.
+    """
+    try:
+        reply = pool.run(request)
+    except WorkerTimeout as problem:
+        raise RuleTimeout(str(problem)) from problem
+    except (WorkerCrashed, CallFailed) as problem:
+        raise RuleFailed(f"{what} failed: {problem}") from problem
+    except NoWorker as problem:
+        raise RuleUnavailable(str(problem)) from problem
+    if "invalid" in reply:
+        raise Unscorable(str(reply["invalid"]))
+    return Outcome(float(reply["value"]), str(reply["reason"]))
 
 
 def response_of(sample: Sample) -> str:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from guerdon.types import Sample
 from guerdon_services.rules.base import Outcome, RuleOptions, response_of
-from guerdon_services.rules.patterns import TimeLimit, check_pattern, matches
+from guerdon_services.rules.patterns import Pattern, TimeLimit, check_pattern, matches
 
 
 class FormatOptions(RuleOptions):
@@ -24,7 +24,7 @@ class FormatOptions(RuleOptions):
     text_before: bool = False
     text_between: bool = True
     text_after: bool = True
-    pattern: str | None = None
+    pattern: Pattern | None = None
     time_limit_s: TimeLimit = 1.0
     success: float = 1.0
     failure: float = 0.0

@@ -9,6 +9,8 @@ from pydantic import Field
 from guerdon_services.rules.base import RuleTimeout
 
 TimeLimit = Annotated[float, Field(gt=0, le=60)]
+#: The time it takes to compile a pattern grows with its length.
+Pattern = Annotated[str, Field(max_length=10_000)]
 
 
 def check_pattern(pattern: str) -> None:
@@ -21,6 +23,8 @@ def check_pattern(pattern: str) -> None:
         _compiled(pattern, False, False)
     except regex.error as problem:
         raise ValueError(f"pattern does not compile: {problem}") from problem
+    except RecursionError as problem:
+        raise ValueError("pattern does not compile: it is nested too deeply") from problem
 
 
 def matches(

@@ -8,16 +8,9 @@ from typing import Literal, cast
 
 from guerdon.types import Sample
 from guerdon_services.rules.answers import AnswerFrom, answer_in
-from guerdon_services.rules.base import (
-    Outcome,
-    RuleFailed,
-    RuleOptions,
-    RuleTimeout,
-    RuleUnavailable,
-    response_of,
-)
+from guerdon_services.rules.base import Outcome, RuleOptions, ask, response_of
 from guerdon_services.runtime.scorer import Unscorable
-from guerdon_services.workers import CallFailed, Message, NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
+from guerdon_services.workers import Message, WorkerPool
 
 #: Characters of an answer that is scored.
 _MAX_ANSWER = 20_000
@@ -31,13 +24,10 @@ class ReasoningGymOptions(RuleOptions):
 
 
 def judge(options: ReasoningGymOptions, sample: Sample, pool: WorkerPool) -> Outcome:
-    """Have a worker score the answer.
+    """Have a worker score the answer; raises as `ask` does.
 
     Raises:
         Unscorable: the metadata lacks a part, or names no dataset of reasoning-gym.
-        RuleTimeout: the scorer took longer than the service's limit.
-        RuleFailed: the scorer raised, or its worker died.
-        RuleUnavailable: no worker became free.
     """
     response = response_of(sample)
     request = _request(sample)
@@ -46,17 +36,7 @@ def judge(options: ReasoningGymOptions, sample: Sample, pool: WorkerPool) -> Out
         return Outcome(0.0, f"no answer at {options.answer_from}")
     if len(answer) > _MAX_ANSWER:
         return Outcome(0.0, f"an answer of {len(answer)} characters is too long to be scored")
-    try:
-        reply = pool.run({**request, "answer": answer})
-    except WorkerTimeout as problem:
-        raise RuleTimeout(str(problem)) from problem
-    except (WorkerCrashed, CallFailed) as problem:
-        raise RuleFailed(f"the scorer of {request['dataset']} failed: {problem}") from problem
-    except NoWorker as problem:
-        raise RuleUnavailable(str(problem)) from problem
-    if "invalid" in reply:
-        raise Unscorable(str(reply["invalid"]))
-    return Outcome(float(reply["value"]), str(reply["reason"]))
+    return ask(pool, {**request, "answer": answer}, f"the scorer of {request['dataset']}")
 
 
 def _request(sample: Sample) -> Message:

@@ -7,14 +7,14 @@ from pydantic import model_validator
 from guerdon.types import Sample
 from guerdon_services.rules.answers import AnswerFrom, answer_in
 from guerdon_services.rules.base import Outcome, RuleOptions, response_of
-from guerdon_services.rules.patterns import TimeLimit, check_pattern, matches
+from guerdon_services.rules.patterns import Pattern, TimeLimit, check_pattern, matches
 
 
 class RegexOptions(RuleOptions):
     """1 for a match, 0 for none; with `forbid` the other way round."""
 
     rule: Literal["regex"]
-    pattern: str
+    pattern: Pattern
     match: Literal["search", "fullmatch"] = "search"
     ignore_case: bool = False
     dot_all: bool = False

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,13 @@ from guerdon_services.rules.service import RulesOptions, RulesScorer, RulesSetti
 from guerdon_services.runtime.scorer import ScoreJob
 
 SHARED = Path(os.environ.get("GUERDON_SHARED", Path(__file__).parents[3] / ".." / "shared"))
-SCORER = RulesScorer(RulesSettings())
+SCORER = RulesScorer(RulesSettings(workers=1))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def close() -> Iterator[None]:
+    yield
+    SCORER.close()
 
 
 def options(*rules: dict[str, Any]) -> RulesOptions:
@@ -183,13 +190,49 @@ def test_json_schema() -> None:
     assert value("1" * 10_000, {"rule": "json_schema"}) == 0
 
 
-def test_json_schema_fetches_nothing_and_bounds_its_patterns() -> None:
+def test_json_schema_fetches_nothing() -> None:
     remote = {"rule": "json_schema", "schema": {"$ref": "http://127.0.0.1:9/schema.json"}}
     result = score(Sample(response="{}"), remote)
     assert result.status is Status.INVALID_INPUT
     assert "127.0.0.1:9" in result.reason
-    slow = {"rule": "json_schema", "schema": {"pattern": r"(?:a|a|aa)+b(?<!x)c"}}
-    assert score(Sample(response=json.dumps("a" * 60)), slow).status is Status.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("schema", "response"),
+    [
+        ({"pattern": r"^(a|a)+$"}, json.dumps("a" * 60 + "!")),
+        ({"patternProperties": {r"^(a|a)+$": {}}}, json.dumps({"a" * 60 + "!": 1})),
+        (
+            {"additionalProperties": False, "patternProperties": {r"^(a|a)+$": {}}},
+            json.dumps({"a" * 60 + "!": 1}),
+        ),
+        ({"uniqueItems": True}, json.dumps([{"a": number} for number in range(40_000)])),
+    ],
+)
+def test_a_json_schema_that_takes_for_ever_is_a_timeout(schema: dict[str, Any], response: str) -> None:
+    service = RulesScorer(RulesSettings(workers=1, time_limit_s=1))
+    try:
+        job = ScoreJob(Sample(response=response), options({"rule": "json_schema", "schema": schema}))
+        assert service.score([job])[0].status is Status.TIMEOUT
+        easy = ScoreJob(Sample(response="1"), options({"rule": "json_schema", "schema": {"type": "integer"}}))
+        assert service.score([easy])[0].value == 1.0
+    finally:
+        service.close()
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"not": {"$ref": "#"}}, {"allOf": [{"$ref": "#"}]}])
+def test_a_json_schema_without_end_is_no_reward(schema: dict[str, Any]) -> None:
+    for response in ("1", '"aaaa"', '{"a": [1]}'):
+        result = score(Sample(response=response), {"rule": "json_schema", "schema": schema})
+        assert (result.status, result.value) == (Status.INVALID_INPUT, None)
+        assert "refers to itself without end" in result.reason
+
+
+def test_json_too_deep_or_too_large_for_a_schema_is_a_0() -> None:
+    nested = {"rule": "json_schema", "schema": {"properties": {"a": {"$ref": "#"}}}}
+    assert value('{"a":' * 40 + "1" + "}" * 40, nested) == 1
+    assert value('{"a":' * 900 + "1" + "}" * 900, nested) == 0
+    assert value("1" + "0" * 400, {"rule": "json_schema", "schema": {"multipleOf": 0.1}}) == 0
 
 
 @pytest.mark.parametrize(
@@ -250,6 +293,8 @@ def test_one_sample_at_fault_leaves_its_neighbours_alone() -> None:
     "rule",
     [
         {"rule": "regex", "pattern": "("},
+        {"rule": "regex", "pattern": "(?:" * 3000 + ")" * 3000},
+        {"rule": "regex", "pattern": "a" * 10_001},
         {"rule": "format", "pattern": "a", "tags": ["b"]},
         {"rule": "format", "tags": ["b>"]},
         {"rule": "length", "max_length": 5, "buffer": 6},
