@@ -1,6 +1,7 @@
 """The report is read back as a browser would: parsed, self-contained, and with the numbers of the run in it."""
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,16 @@ def _rollout(step: int, kind: str) -> dict[str, Any]:
         "finish_reason": "stop",
         "tokens": 3,
         "reward": 1.0,
+        "outcome": 1.0,
         "results": {"math": {"status": "ok", "value": 1.0, "reason": "10 equals 10"}},
         "process": [0.1, -0.2, 0.0],
     }
+    # The right format alone is worth something; the answer is wrong all the same.
+    wrong = {**response, "reward": 0.1, "outcome": 0.0}
     lost = {
         **response,
         "reward": None,
+        "outcome": None,
         "results": {"math": {"status": "timeout", "value": None, "reason": "slow"}},
     }
     return {
@@ -79,7 +84,7 @@ def _rollout(step: int, kind: str) -> dict[str, Any]:
         "question": "q",
         "prompt": [{"role": "user", "content": "6+0+4="}],
         "references": ["10"],
-        "responses": [response, lost],
+        "responses": [response, wrong, lost],
     }
 
 
@@ -141,6 +146,11 @@ def test_the_numbers_of_the_run_are_in_it(folder: RunFolder) -> None:
     assert "name: arithmetic" in text
 
 
+def test_a_reward_has_the_colour_of_its_outcome(folder: RunFolder) -> None:
+    shown = re.findall(r'<span class="reward (\w+)">([^<]+)</span>', write_report(folder).read_text())
+    assert set(shown) == {("right", "1.00"), ("wrong", "0.10"), ("none", "no reward")}
+
+
 def test_a_run_that_failed_at_once_has_a_report_too(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.config.write_text("name: x\n")
@@ -150,8 +160,6 @@ def test_a_run_that_failed_at_once_has_a_report_too(tmp_path: Path) -> None:
 
 
 def test_ids_of_one_plot_are_none_of_another() -> None:
-    import re
-
     svgs = [plots.curve(label, ([1, 2, 3], [1.0, 2.0, 0.5])) for label in ("loss", "reward")]
     clips = [set(re.findall(r'clipPath id="([^"]+)"', svg)) for svg in svgs]
     assert clips[0]

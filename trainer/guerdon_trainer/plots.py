@@ -57,8 +57,8 @@ def stack(label: str, steps: Sequence[float], series: Mapping[str, Sequence[floa
     with _style(label):
         figure, axes = _figure()
         axes.stackplot(steps, *series.values(), labels=list(series), colors=_FILLS, linewidth=0)
-        axes.legend(frameon=False, loc="upper right", fontsize=8)
         axes.set_ylim(bottom=0)
+        figure.legend(frameon=False, loc="outside upper left", ncols=3, fontsize=8)
         return _svg(figure, label)
 
 

@@ -127,6 +127,7 @@ def _readable(group: Group, process: ProcessRewards | None) -> dict[str, Any]:
                 "finish_reason": response.rollout.finish_reason,
                 "tokens": len(response.rollout.token_ids),
                 "reward": response.reward,
+                "outcome": response.outcome,
                 "results": {
                     name: {"status": result.status, "value": result.value, "reason": result.reason}
                     for name, result in response.results.items()
