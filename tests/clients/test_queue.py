@@ -173,6 +173,22 @@ async def test_a_reason_without_utf8_form_arrives_escaped_and_harms_no_neighbour
         assert (await asyncio.wait_for(plain, PATIENCE_S)).status is Status.OK
 
 
+async def test_a_worker_outlives_errors_that_are_none_of_rediss(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker:
+
+        def fail(*_: object, **__: object) -> None:
+            raise RuntimeError("unable to perform operation on a closed transport")
+
+        for name in ("pipeline", "execute_command"):
+            with monkeypatch.context() as patch:
+                patch.setattr(worker._link._redis, name, fail)
+                assert await worker.take(1) == []
+        await client.submit("score", b"", request_id="r")
+        assert [entry.request_id for entry in await take(worker, 1)] == ["r"]
+
+
 async def test_a_passing_failure_is_not_kept(redis_url: str) -> None:
     async with producer(redis_url) as client, consumer(redis_url) as worker:
         future = await client.submit("score", b"", request_id="r")

@@ -25,7 +25,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from guerdon.errors import InternalError, Overloaded, Unauthorized, Unavailable
+from guerdon.errors import GuerdonError, InternalError, Overloaded, Unauthorized, Unavailable
 
 #: Milliseconds that a blocking read waits. Short, so that ending never has to cancel one: a cancelled read may
 #: have taken an entry that nobody then knows of.
@@ -153,7 +153,7 @@ class Link:
         """
         try:
             return await self._redis.execute_command(*command)
-        except RedisError as error:
+        except Exception as error:
             # A stream that vanishes under a blocked reader (FLUSHALL, say) is made anew by the next TAKE.
             if "NOGROUP" in str(error) or "UNBLOCKED" in str(error):
                 raise Unavailable(f"the streams at {self.url} vanished") from error
@@ -205,7 +205,7 @@ class Link:
                 pipe.execute_command(*command)
             return await pipe.execute(raise_on_error=False)
 
-    def _translated(self, error: Exception) -> Exception:
+    def _translated(self, error: Exception) -> GuerdonError:
         if isinstance(error, AuthenticationError):
             return Unauthorized(f"Redis at {self.url} refuses the user or password: {error}")
         if isinstance(error, OutOfMemoryError):
@@ -214,4 +214,6 @@ class Link:
             return Unavailable(f"Redis at {self.url} cannot be reached: {error}")
         if isinstance(error, RedisError):
             return InternalError(f"Redis at {self.url} answered: {error}")
-        return error
+        # Some escape redis-py's own hierarchy (uvloop's RuntimeError for a transport that closes under a write),
+        # and would end the loops of workers and clients without a word.
+        return InternalError(f"Redis at {self.url}: {type(error).__name__}: {error}")

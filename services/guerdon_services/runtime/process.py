@@ -185,10 +185,7 @@ async def _serve(service: AnyService, settings: RuntimeSettings) -> int:
     opening = asyncio.create_task(process.open())
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait([opening, stopped], return_when=asyncio.FIRST_COMPLETED)
-    failed = opening.done() and opening.exception() is not None
-    if failed:
-        log.error("the service could not open", exc_info=opening.exception())
-    else:
+    if not (opening.done() and opening.exception()):
         await stopped
     clean = await process.drain()
     await asyncio.wait([opening], timeout=settings.drain_s)
@@ -196,7 +193,8 @@ async def _serve(service: AnyService, settings: RuntimeSettings) -> int:
         # A thread that hangs would keep the interpreter from ending.
         log.error("ended with work undone")
         os._exit(1)
-    if failed:
+    if (failure := opening.exception()) is not None:
+        log.error("the service could not open", exc_info=failure)
         return 1
     await process.close()
     return 0

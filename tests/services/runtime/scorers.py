@@ -247,5 +247,6 @@ class Broken(Echo):
     name = "broken"
 
     def open(self) -> None:
-        """Fail."""
+        """Fail, after as long as told."""
+        super().open()
         raise FileNotFoundError("no such model")

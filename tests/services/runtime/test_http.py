@@ -350,6 +350,13 @@ async def test_routes_of_the_services_own_share_gate_and_dispatcher(serve: Any, 
     assert "/words" in document["paths"]
 
 
+async def test_a_websocket_does_not_pass_the_gate(serve: Any, scorers: ModuleType) -> None:
+    upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    async with serve(scorers.Echo(scorers.EchoSettings()), token="s3cret") as served:
+        answer = await served.http.get("/v1/info", headers={**upgrade, "Sec-WebSocket-Key": "a" * 22 + "=="})
+    assert answer.status_code == 401
+
+
 async def trickle(chunk: bytes, times: int) -> AsyncIterator[bytes]:
     for _ in range(times):
         yield chunk

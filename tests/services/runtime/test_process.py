@@ -135,6 +135,14 @@ def test_a_service_that_cannot_open_exits_with_one(spawn: Any) -> None:
     assert "no such model" in child.log.read_text()
 
 
+def test_a_service_that_cannot_open_says_so_even_when_it_was_told_to_stop(spawn: Any) -> None:
+    child = spawn("Broken", "open_s=1.0")
+    child.process.send_signal(signal.SIGTERM)
+    assert child.wait() == 1
+    assert "no such model" in child.log.read_text()
+    assert "closed" not in child.log.read_text()
+
+
 async def test_sigkill_mid_batch_loses_nothing(spawn: Any, redis_url: str, until: Any) -> None:
     options = {"queue": redis_url, "lease_s": 1.0}
     child = spawn("Echo", "max_items=4", **options)
