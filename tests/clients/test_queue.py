@@ -387,3 +387,48 @@ async def test_dead_letter_after_the_last_delivery(redis_url: str) -> None:
         [(_, letter)] = await server.xrange("{math}:dlq")
         assert (letter[b"rid"], letter[b"body"], letter[b"deliveries"]) == (b"p", b"poison", b"3")
         assert (await stats(redis_url, "math")).dead == 1
+
+
+MALFORMED: list[dict[str | bytes, str | bytes]] = [
+    {"a": "b"},
+    {"rid": "m", "op": "score", "client": "c"},
+    {"rid": "m", "op": "score", "body": "", "client": "c", "deadline": ""},
+    {"rid": "m", "op": "score", "body": "", "client": "c", "deadline": "soon", "enqueued": "1"},
+    {"rid": "m", "op": "score", "body": "", "client": "c", "deadline": "", "enqueued": "nan"},
+    {"rid": "m", "op": "score", "body": "", "client": "c", "deadline": "9" * 30, "enqueued": "1"},
+    {"rid": "m", "op": b"\xff", "body": "", "client": "c", "deadline": "", "enqueued": "1"},
+    {"rid": b"\xff", "op": "score", "body": "", "client": b"\xfe", "deadline": "", "enqueued": "1"},
+]
+
+
+@pytest.mark.parametrize("fields", MALFORMED)
+@pytest.mark.parametrize("waiting", [True, False])
+async def test_a_malformed_entry_is_answered_and_stops_no_worker(
+    redis_url: str, fields: dict[str | bytes, str | bytes], waiting: bool
+) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker, redis(redis_url) as server:
+        taking = asyncio.create_task(take(worker, 1)) if waiting else None
+        await server.xadd("{math}:q:1", fields)
+        await client.submit("score", b"", request_id="good")
+        [entry] = await (taking or take(worker, 1))
+        assert entry.request_id == "good"
+        assert await worker.take(1) == []
+        assert await server.xlen("{math}:q:1") == 1
+        if fields.get("client") == "c":
+            [(_, answer)] = await server.xrange("{math}:reply:c")
+            assert answer[b"status"] == b"invalid_input"
+            assert answer[b"reason"].startswith(b"malformed queue entry: ")
+
+
+async def test_a_malformed_entry_left_by_a_dead_worker_is_a_dead_letter(redis_url: str) -> None:
+    async with (
+        producer(redis_url) as client,
+        consumer(redis_url, lease_s=0.1) as worker,
+        redis(redis_url) as server,
+    ):
+        await server.xadd("{math}:q:1", {"a": "b"})
+        await server.xreadgroup("workers", "dead", {"{math}:q:1": ">"})
+        await asyncio.sleep(0.2)
+        await client.submit("score", b"", request_id="good")
+        assert [entry.request_id for entry in await take(worker, 1)] == ["good"]
+        assert (await stats(redis_url, "math")).dead == 1

@@ -10,6 +10,7 @@ from typing import Any
 from guerdon.errors import GuerdonError
 from guerdon.queue.link import BACKOFF_S, BLOCK_MS, Argument, Link, log
 from guerdon.queue.producer import Reply
+from guerdon.types import Status
 
 #: Seconds that start, complete and release keep trying while Redis cannot be reached.
 PATIENCE_S = 60.0
@@ -171,12 +172,26 @@ class Consumer:
             *(self.consumer_id, max_entries, self._lease_ms, self._max_deliveries),
             *(int(rescue), int(not self._held), *given),
         )
-        entries = [_entry(fields) for fields in found]
+        entries: list[Entry] = []
+        for fields in found:
+            try:
+                entries.append(_entry(fields))
+            except UnicodeDecodeError:
+                await self._refuse(fields)
         self._held.update(((entry.stream, entry.entry_id), entry) for entry in entries)
         if entries:
             self._holds_nothing.clear()
             self._alone = bool(found[0][3])
         return bool(waiting), entries
+
+    async def _refuse(self, fields: Sequence[Any]) -> None:
+        """Answer an entry that no client of ours has written; whoever reads its replies is told."""
+        stream, entry_id, _, _, request_id, _, _, client, *_ = fields
+        reason = "malformed queue entry: request id, op and client must be UTF-8"
+        log.warning("entry %s: %s", entry_id.decode(), reason)
+        await self._link.call(
+            "complete", stream, entry_id, request_id, client, Status.INVALID_INPUT.value, reason, b""
+        )
 
     async def _wait_for_work(self) -> list[Argument]:
         """Stream and id of the entries that arrived within BLOCK_MS: none, one, or one of each priority."""

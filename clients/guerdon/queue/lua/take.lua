@@ -11,9 +11,42 @@ local may_rescue, holds_nothing = ARGV[5] == '1', ARGV[6] == '1'
 local now = now_ms()
 local taken = {}
 
+-- What is wrong with the fields of an entry that no client of ours has written, or nil.
+local function malformed(field)
+  for _, name in ipairs({'rid', 'op', 'body', 'client', 'deadline', 'enqueued'}) do
+    if not field[name] then return name .. ' is missing' end
+  end
+  for _, name in ipairs({'deadline', 'enqueued'}) do
+    local text = field[name]
+    local absent = name == 'deadline' and text == ''
+    if not absent and (#text > 15 or not string.find(text, '^%d+$')) then
+      return name .. ' is no time in Unix milliseconds'
+    end
+  end
+end
+
+local function dead_letter(field, deliveries)
+  redis.call('XADD', DEAD, 'MAXLEN', '~', DEAD_LETTERS_KEPT, '*', 'rid', field.rid or '', 'op', field.op or '',
+             'body', field.body or '', 'client', field.client or '', 'enqueued', field.enqueued or '',
+             'deliveries', deliveries)
+end
+
+-- A malformed entry becomes a dead letter at once: an error here would stop every worker, for ever.
+local function refuse(stream, id, field, deliveries, problem)
+  dead_letter(field, deliveries)
+  if field.rid and field.client then
+    finish(stream, id, field.rid, field.client, 'invalid_input', 'malformed queue entry: ' .. problem, '')
+  else
+    redis.call('XACK', stream, GROUP, id)
+    redis.call('XDEL', stream, id)
+  end
+end
+
 -- Takes an entry, or answers it here when nobody wants it any more.
 local function admit(stream, entry, deliveries, alone)
   local id, field = entry[1], named(entry[2])
+  local problem = malformed(field)
+  if problem then return refuse(stream, id, field, deliveries, problem) end
   local flight = redis.call('HMGET', flight_key(field.rid), 'id', 'deadline', 'cancelled')
   local mine = flight[1] == id
   local deadline = mine and flight[2] or field.deadline
@@ -44,8 +77,9 @@ local function bury(stream, id, deliveries)
     return
   end
   local field = named(entry[2])
-  redis.call('XADD', DEAD, 'MAXLEN', '~', DEAD_LETTERS_KEPT, '*', 'rid', field.rid, 'op', field.op,
-             'body', field.body, 'client', field.client, 'enqueued', field.enqueued, 'deliveries', deliveries)
+  local problem = malformed(field)
+  if problem then return refuse(stream, id, field, deliveries, problem) end
+  dead_letter(field, deliveries)
   local reason = 'given up: ' .. deliveries .. ' workers stopped answering while they worked on it'
   finish(stream, id, field.rid, field.client, 'internal_error', reason, '')
 end
