@@ -45,6 +45,8 @@ _ENOUGH = 3
 #: Characters and levels of brackets of one expression that is parsed.
 _MAX_EXPRESSION, _MAX_NESTING = 5000, 60
 _DIRECTIONS = {"<": ">", ">": "<", "\\leq": "\\geq", "\\geq": "\\leq"}
+#: Sets with a name of their own: each equals itself and nothing else. All reals are an interval (`forms`).
+_NAMED_SET = re.compile(r"\\emptyset|\\mathbb\s*(?:\{\s*[A-Z]\s*\}|[A-Z])")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 #: How Math-Verify may rewrite LaTeX: units and boxes are dealt with before.
 _READ = NormalizationConfig(
@@ -113,8 +115,17 @@ def _same_labelled(answer: Form, gold: Labelled) -> bool:
             return _same(answer.value, gold.value)
         return _same_equation(answer.relation, gold.relation)
     if isinstance(answer, Relation):
-        return _same_equation(answer, gold.relation) or _same_relation(answer, gold.value)
+        if _same_equation(answer, gold.relation):
+            return True
+        # "a + b = 3" may stand for S = 3, but "x + 1 = 3" says something else of x than x = 3 does.
+        return not any(_mentions(side, gold.label) for side in answer.parts) and _same_relation(
+            answer, gold.value
+        )
     return _same(answer, gold.value)
+
+
+def _mentions(text: str, name: str) -> bool:
+    return re.search(rf"(?<![a-zA-Z\\]){re.escape(name)}(?![a-zA-Z])", text) is not None
 
 
 def _same_relation(answer: Form, gold: Form) -> bool:
@@ -160,6 +171,8 @@ def _solves(answer: str, gold: Relation) -> bool:
 def _same_matrix(answer: Form, gold: Form) -> bool:
     if isinstance(gold, Matrix) and isinstance(answer, Scalar):
         return _math_verify(answer.text, gold.text)
+    if isinstance(answer, Matrix) and isinstance(gold, Scalar):
+        return "\\begin" in gold.text and _math_verify(answer.text, gold.text)
     given, expected = _rows(answer), _rows(gold)
     if given and expected and isinstance(gold, Group) is not isinstance(answer, Group):
         given, expected = _as_column(given), _as_column(expected)
@@ -228,11 +241,15 @@ def _same_scalar(answer: str, gold: str) -> bool:
         return True
     if is_words(gold) or is_words(answer):
         return False
+    if _NAMED_SET.fullmatch(answer.strip()) or _NAMED_SET.fullmatch(gold.strip()):
+        return False
     number, gold_number = parse_number(answer), parse_number(gold)
     if number and gold_number:
         return equal_numbers(number, gold_number)
     if _is_decimal(gold_number) or _is_decimal(number):
         return _same_decimal(answer, gold, number, gold_number)
+    if "\\begin" in answer or "\\begin" in gold:  # a product of matrices
+        return "\\begin" in answer and "\\begin" in gold and _math_verify(answer, gold)
     expressions = _expression(answer), _expression(gold)
     if expressions[1] is None:
         raise UnreadableReference(f"cannot be read: {gold[:80]!r}")
@@ -260,7 +277,7 @@ def _value(text: str) -> Fraction | None:
     expression = _expression(text)
     if expression is None or expression.free_symbols:
         return None
-    number = expression.evalf(_DIGITS)
+    number = _evaluated(expression)
     return Fraction(str(number)) if number.is_Float or number.is_Rational else None
 
 
@@ -284,8 +301,15 @@ def _values_agree(left: Any, right: Any) -> bool | None:
     return True if compared >= _ENOUGH else None
 
 
+def _evaluated(expression: Any) -> Any:
+    try:
+        return expression.evalf(_DIGITS)
+    except ValueError:  # a pole: there is no value
+        return sympy.nan
+
+
 def _number(expression: Any) -> Any:
-    value = expression.doit().evalf(_DIGITS) if hasattr(expression, "doit") else expression
+    value = _evaluated(expression.doit()) if hasattr(expression, "doit") else expression
     return value if value.is_number and value.is_finite else None
 
 
@@ -342,7 +366,14 @@ def _parsed(text: str) -> Any:
     if len(text) > _MAX_EXPRESSION or not is_balanced(text, _MAX_NESTING):
         return None
     config = [LatexExtractionConfig(normalization_config=_READ)]
-    found = cast("list[Any]", parse(f"${text}$", config, parsing_timeout=cast(int, None)))
+    try:
+        found = cast(
+            "list[Any]", parse(f"${text}$", config, parsing_timeout=cast(int, None), raise_on_error=True)
+        )
+    except MemoryError:  # says nothing about the text
+        raise
+    except Exception:  # the parser raises whatever it likes over text that is no mathematics
+        return None
     return found[0] if found and not isinstance(found[0], str) else None
 
 
@@ -359,4 +390,11 @@ def _math_verify(answer: str, gold: str) -> bool:
     given, expected = _parsed(answer), _parsed(gold)
     if expected is None:
         raise UnreadableReference(f"cannot be read: {gold[:80]!r}")
-    return given is not None and bool(verify(expected, given, timeout_seconds=None))
+    if given is None:
+        return False
+    try:
+        return bool(verify(expected, given, timeout_seconds=None, raise_on_error=True))
+    except MemoryError:
+        raise
+    except Exception:  # sympy has no answer to such a pair: they are not known to be equal
+        return False

@@ -22,6 +22,7 @@ _LABEL = re.compile(
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*|\\frac\{[A-Z]+\}\{[A-Z]+\}"
 )
 _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)\s*|[ei]\s*")
+_REALS = re.compile(r"\\mathbb\s*(?:\{\s*R\s*\}|R)")
 _TAIL = re.compile(
     r"\s*,?\s*(?:\\text\s*\{\s*)?\b(?:for all|for any|for every|for each|where)\b.*$", re.DOTALL
 )
@@ -93,6 +94,8 @@ def read(text: str, depth: int = 0) -> Form:
     matrix = _MATRIX.fullmatch(text)
     if matrix:
         return _matrix(text, matrix.group(2), depth)
+    if _REALS.fullmatch(text):
+        return Group("(", ")", (Scalar("-\\infty"), Scalar("\\infty")))
     relation = relation_in(text)
     if relation:
         return _read_relation(relation, depth)

@@ -44,6 +44,7 @@ _PASSES: list[tuple[re.Pattern[str], str]] = [
         (r"\\(?:varnothing|empty)(?![a-zA-Z])", r"\\emptyset"),
         (r"\\l[bB]race(?![a-zA-Z])", r"\\{"),
         (r"\\r[bB]race(?![a-zA-Z])", r"\\}"),
+        (r"\\\{\s*\\\}", r"\\emptyset "),
         (r"\\[lr]vert(?![a-zA-Z])|\\vert(?![a-zA-Z])", "|"),
         (r"\\mid(?![a-zA-Z])", "|"),
         (
@@ -83,6 +84,8 @@ _INTRODUCTION = re.compile(
     r"^\\text\s*\{(?![^{}]*\bnot\b)[^{}]*(?:\bis|\bare|:|=)\s*\}\s*(?=\S)", re.IGNORECASE
 )
 _BETWEEN_DIGITS = re.compile(r"(?<=\d) (?=\d)")
+#: A decimal whose last digits repeat for ever; longer ones stay as they are.
+_REPEATING = re.compile(r"(?<!\d)(\d{0,50})\.(\d{0,50})\\overline\s*\{\s*(\d{1,50})\s*\}")
 _SQRT_OF_NUMBER = re.compile(r"√\s*(\d+(?:\.\d+)?)")
 _SQRT_CALL = re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(")
 
@@ -96,7 +99,7 @@ def normalise(text: str) -> str:
     text = _SUPERSCRIPT_RUN.sub(lambda run: "^{" + run.group().translate(_SUPERSCRIPTS) + "}", text)
     for pattern, replacement in _PASSES:
         text = pattern.sub(replacement, text)
-    text = _plain_roots(text)
+    text = _REPEATING.sub(_fraction, _plain_roots(text))
     text = _SPACES.sub(" ", text).strip()
     return _unwrap(_INTRODUCTION.sub("", _ANSWER_WORD.sub("", text)))
 
@@ -129,6 +132,13 @@ def _ascii(character: str) -> str:
         return " "
     code = ord(character)
     return chr(code - 0xFEE0) if 0xFF01 <= code <= 0xFF5E else character
+
+
+def _fraction(match: re.Match[str]) -> str:
+    """`0.1\\overline{6}` as `\\frac{15}{90}`."""
+    whole, places, cycle = match.groups()
+    numerator = int(whole + places + cycle) - int(whole + places or "0")
+    return f"\\frac{{{numerator}}}{{{(10 ** len(cycle) - 1) * 10 ** len(places)}}}"
 
 
 def _plain_roots(text: str) -> str:

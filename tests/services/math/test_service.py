@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from guerdon.types import Result, Sample, Status
+from guerdon_services.math import algebra
 from guerdon_services.math.service import MathOptions, MathScorer, MathSettings
 from guerdon_services.runtime.scorer import ScoreJob
 
@@ -42,6 +43,19 @@ def test_the_verdict_says_what_was_compared(judge: Judge) -> None:
     text = judge("\\boxed{ x + 1 }", "x+1").verdict
     assert text is not None
     assert text.method == "string"
+
+
+@pytest.mark.parametrize("library_call", ["parse", "verify"])
+def test_a_lack_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch, library_call: str) -> None:
+    """Math-Verify would swallow it and call the answer wrong."""
+
+    def greedy(*_: object, **given: object) -> None:
+        assert given["raise_on_error"] is True
+        raise MemoryError
+
+    monkeypatch.setattr(algebra, library_call, greedy)
+    with pytest.raises(MemoryError):
+        algebra.equal("\\begin{pmatrix}71\\end{pmatrix} a", "\\begin{pmatrix}72\\end{pmatrix} a")
 
 
 def test_any_reference_will_do(judge: Judge) -> None:
