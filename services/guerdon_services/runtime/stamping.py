@@ -1,5 +1,6 @@
 """From a batcher's outcome to the result a caller sees: id, scorer, versions and times."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ def result(service: AnyService, id: str | None, outcome: Outcome[Result]) -> Res
     value = outcome.value
     if isinstance(value, Failure):
         return failed(value.status, value.reason).model_copy(update=_stamp(service, outcome, id=id))
-    stamp = _stamp(service, outcome, id=id)
+    value, stamp = _checked(value), _stamp(service, outcome, id=id)
     if value.status is Status.OK and value.model_version is None:
         stamp["model_version"] = outcome.model_version
     return value.model_copy(update=stamp)
@@ -38,11 +39,20 @@ def update(
     if len(results) == len(samples):
         name = {"scorer": service.name, "scorer_version": service.version}
         results = [
-            one.model_copy(update={**name, "id": sample.id})
+            _checked(one).model_copy(update={**name, "id": sample.id})
             for one, sample in zip(results, samples, strict=True)
         ]
     stamp = _stamp(service, outcome, request_id=request_id, results=results)
     return value.model_copy(update=stamp)
+
+
+def _checked(result: Result) -> Result:
+    """The result, unless its value and status contradict each other: pydantic does not check a `model_copy`."""
+    value = result.value
+    has_value = value is not None and math.isfinite(value)
+    if has_value if result.status is Status.OK else value is None:
+        return result
+    return failed(Status.INTERNAL_ERROR, f"the service gave the value {value} with status {result.status}")
 
 
 def _stamp(service: AnyService, outcome: Outcome[Any], **others: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Services that do as the response says. Tests load them by the `scorers` fixture; scripts, as a sibling."""
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -56,7 +57,7 @@ class EchoOptions(ScorerOptions):
 
 
 class Echo(Scorer[EchoSettings, EchoOptions]):
-    """The response is the value, or a word: poison, unscorable, unsayable, unwritable, not_ready, exit, hold, sleep."""
+    """The response is the value, or one of the words that `_one` knows."""
 
     name = "echo"
     version = "0.0.1"
@@ -97,6 +98,10 @@ class Echo(Scorer[EchoSettings, EchoOptions]):
             raise ValueError("not text: \udcff")
         if word == "unwritable":
             return Result(status=Status.OK, value=1.0, token_rewards=[1e39], token_ids=[1])
+        if word == "copied":
+            return Result(status=Status.OK, value=1.0).model_copy(update={"status": Status.TIMEOUT})
+        if word == "constructed":
+            return Result.model_construct(status=Status.OK, value=math.nan)
         if word == "exit":
             raise SystemExit(3)
         if word == "unscorable":

@@ -146,6 +146,16 @@ async def test_a_failure_that_cannot_be_said_is_a_failure_all_the_same(
     assert [one["value"] for one in results] == [1.0, None, 2.0]
 
 
+async def test_a_failure_with_a_value_does_not_leave_the_service(serve: Any, scorers: ModuleType) -> None:
+    async with serve(scorers.Echo(scorers.EchoSettings())) as served:
+        answer = await served.http.post("/v1/score", json=body("1", "copied", "constructed"))
+    first, copied, constructed = answer.json()["results"]
+    assert (first["status"], first["value"]) == ("ok", 1.0)
+    assert (copied["id"], copied["status"], copied["value"]) == ("s1", "internal_error", None)
+    assert copied["reason"] == "the service gave the value 1.0 with status timeout"
+    assert (constructed["status"], constructed["value"]) == ("internal_error", None)
+
+
 async def test_a_service_that_is_not_ready_makes_items_unavailable(serve: Any, scorers: ModuleType) -> None:
     async with serve(scorers.Echo(scorers.EchoSettings())) as served:
         answer = await served.http.post("/v1/score", json=body("not_ready"))
