@@ -136,7 +136,7 @@ def _accumulate(
         loss.value.backward()
         total += loss.value.detach()
         for name, value in loss.metrics.items():
-            means.add(name, value, len(rows))
+            means.add(name, value, float(loss.count))
         recomputed = config.optimizer.old_logprobs == "recompute"
         _measure(means, part, logps_BT.detach(), old_BT, entropy_BT)
         means.mismatch(old_BT if recomputed else logps_BT.detach(), part)

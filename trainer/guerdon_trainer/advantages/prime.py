@@ -32,15 +32,12 @@ def prime_advantages(
         token_rewards_BT: implicit process rewards r_t.
         outcomes_B: the verifier's reward r_o.
         mask_BT: 1 on response tokens, 0 on padding.
-        groups_B: which prompt each response answers.
-        valid_B: false where a response lacks its rewards; it leaves the baselines and gets 0.
+        groups_B, valid_B: see `grpo_advantages`; here a response is valid when it has all of its rewards.
         form: `paper` subtracts from r_t the mean over the other responses of their average token reward.
             `released` is what the authors' code computes: r_t * K/(K-1) minus the group's summed average over
             K-1. Both agree on average over a response; the latter stretches differences within it by K/(K-1).
-        gamma_process: discount of later process rewards.
-        gamma_outcome: discount of the outcome, which sits on the last token.
-        process_weight: multiplies the process term; 0 switches it off.
-        outcome_weight: multiplies the outcome term.
+        gamma_process, gamma_outcome: discounts of later process rewards, and of the outcome on the last token.
+        process_weight, outcome_weight: multiply the terms; a process weight of 0 switches that one off.
         whiten: centre and scale over all tokens of the batch, as the authors' code does and the paper does not say.
 
     An empty response has an outcome and counts in the outcome's baseline; it has no average token reward, and

@@ -11,10 +11,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Loss:
-    """A scalar to call `.backward()` on, and detached scalars to log under the same names."""
+    """A scalar to call `.backward()` on, and detached means to log under the same names.
+
+    `count` is the number of sequences or tokens that `metrics` are means over: their weight among micro-batches.
+    """
 
     value: Tensor
     metrics: dict[str, Tensor]
+    count: Tensor
 
 
 def bounded_exp(log_ratio: Tensor, *, bound: float) -> Tensor:

@@ -47,4 +47,4 @@ def gspo_loss(
             # Only where the clip binds, that is, where it removes the gradient.
             "clip_fraction": share(clipped_B * advantages_B < ratio_B * advantages_B, filled_B),
         }
-    return Loss(value=-objective_B.sum() / count, metrics=metrics)
+    return Loss(value=-objective_B.sum() / count, metrics=metrics, count=filled_B.sum())

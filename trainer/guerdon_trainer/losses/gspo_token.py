@@ -36,10 +36,9 @@ def gspo_token_loss(
     advantages_BT = masked(advantages_BT, mask_BT)
     losses_BT = -torch.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
     with torch.no_grad():
-        filled_B = mask_BT.bool().any(-1)
         metrics = {
-            "ratio_mean": torch.where(filled_B, ratio_B, 0).sum() / filled_B.sum().clamp(min=1),
+            "ratio_mean": masked(ratio_BT, mask_BT).sum() / mask_BT.sum().clamp(min=1),
             "clip_fraction": share(clipped_BT * advantages_BT < ratio_BT * advantages_BT, mask_BT),
         }
     value = aggregate(losses_BT, mask_BT, "seq-mean-token-mean", denominator=denominator)
-    return Loss(value=value, metrics=metrics)
+    return Loss(value=value, metrics=metrics, count=mask_BT.sum())

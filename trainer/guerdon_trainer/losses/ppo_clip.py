@@ -30,17 +30,9 @@ def ppo_clip_loss(
 ) -> Loss:
     """The token-level clipped objective.
 
-    Args:
-        logps_BT: log-probabilities (nats, fp32) under the policy being trained; carries the gradient.
-        old_logps_BT: the same tokens under the policy that sampled them.
-        advantages_BT: one advantage per token.
-        mask_BT: 1 on response tokens, 0 on padding.
-        clip_low: the ratio is held above 1 - clip_low where the advantage is negative.
-        clip_high: the ratio is held below 1 + clip_high where the advantage is positive.
+    Arguments are those of `gspo_loss`, with one advantage and one ratio per token, and:
         dual_clip: upper bound, greater than 1, of the ratio where the advantage is negative (arXiv:1912.09729).
-        aggregation: how token losses become one number, see `aggregate`.
-        norm: see `aggregate`.
-        denominator: see `aggregate`.
+        aggregation, norm, denominator: how token losses become one number, see `aggregate`.
 
     Raises:
         ValueError: `dual_clip` is not greater than 1.
@@ -61,4 +53,4 @@ def ppo_clip_loss(
             "clip_fraction": share(clipped_BT * advantages_BT < ratio_BT * advantages_BT, mask_BT),
         }
     value = aggregate(-objective_BT, mask_BT, aggregation, norm=norm, denominator=denominator)
-    return Loss(value=value, metrics=metrics)
+    return Loss(value=value, metrics=metrics, count=mask_BT.sum())
