@@ -1,7 +1,8 @@
 """One worker process of the rule reasoning_gym: scores an answer with the scorer of a dataset.
 
 Request: {"dataset": str, "entry": {...}, "answer": str}. Reply: {"value": number, "reason": str}, or {"invalid": str}
-when the caller is at fault. A scorer that raises is an error of the call, never a 0.
+when the caller is at fault. A scorer that has called the entry's own answer right and cannot read another one says
+that this one is wrong: 0. Any other exception is an error of the call.
 
 Some scorers hand the answer to `eval` or to sympy's `parse_expr`, which evaluates too. In the modules of
 reasoning-gym `eval` is replaced by one that computes with literals only, and an answer that would reach `parse_expr`
@@ -36,6 +37,8 @@ _LITERALS = (
     ast.operator, ast.unaryop,
 )  # fmt: skip
 _MAX_EXPRESSION = 2000
+#: What scorers raise over an answer that they cannot read, or cannot compute with.
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError, ValueError)
 
 
 def evaluate(text: str, *_: object) -> Any:
@@ -101,7 +104,12 @@ class _Scorers:
             }
         if dataset in _EXPRESSIONS and not is_arithmetic(answer):
             return {"value": 0.0, "reason": "the answer is no arithmetic expression"}
-        value = float(self.scorer(dataset)(answer, copy.deepcopy(entry)))  # some scorers change the entry
+        try:
+            value = float(self.scorer(dataset)(answer, copy.deepcopy(entry)))  # some scorers change the entry
+        except _UNREADABLE as problem:
+            if not isinstance(entry["answer"], str):  # the entry was not tried
+                raise
+            return {"value": 0.0, "reason": f"the scorer cannot read the answer: {problem}"[:200]}
         if not 0.0 <= value <= 1.0:
             raise ValueError(f"the scorer gave {value}, which is outside [0, 1]")
         return {"value": value, "reason": f"scored by {dataset}"}

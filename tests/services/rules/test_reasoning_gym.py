@@ -81,6 +81,14 @@ def test_missing_metadata_is_named(scorer: RulesScorer, metadata: dict[str, Any]
     assert named in result.reason
 
 
+@pytest.mark.parametrize(("dataset", "answer"), [("prime_factorization", "abc"), ("game_of_life", "{}")])
+def test_an_answer_that_a_scorer_chokes_on_is_wrong(scorer: RulesScorer, dataset: str, answer: str) -> None:
+    """A status would let a policy dodge the 0 that any other wrong answer gets."""
+    result = score(scorer, dataset, entry(dataset), answer)
+    assert (result.status, result.value) == (Status.OK, 0.0), result.reason
+    assert "cannot read the answer" in result.reason
+
+
 def test_a_scorer_that_raises_is_no_zero(scorer: RulesScorer) -> None:
     item = entry("zebra_puzzles")
     broken = {"question": "?", "answer": None, "metadata": {}}
