@@ -127,9 +127,10 @@ class FollowedModel:
     def __init__(self, folder: Path, weights_dir: Path | None = None, *, device: str = "cpu") -> None:
         self._followed = weights_dir or folder
         first = weights.latest(self._followed)
+        # Before loading: what is published anew meanwhile must be found to differ.
+        self._loaded = _identity(first)
         self.language_model = load(first.path if first else folder, device=device)
         self.version = first.version if first else 0
-        self._loaded = _identity(first)
         self._refused: tuple[int, ...] | None = None
 
     @property

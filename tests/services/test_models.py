@@ -122,6 +122,25 @@ def test_a_damaged_version_leaves_the_old_one_serving(
     assert followed.version == 2
 
 
+def test_a_version_published_anew_while_it_is_loaded_is_taken_up(
+    tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    load = models.load
+
+    def overtaken(folder: Path, *, device: str = "cpu") -> models.LanguageModel:
+        loaded = load(folder, device=device)
+        monkeypatch.setattr(models, "load", load)
+        publish(tmp_path, 1, tiny_llama, add=0.5)
+        return loaded
+
+    monkeypatch.setattr(models, "load", overtaken)
+    followed = FollowedModel(tmp_path)
+    before = snapshot(followed)
+    assert followed.refresh()
+    assert all(torch.equal(new, old + 0.5) for new, old in zip(snapshot(followed), before, strict=True))
+
+
 def test_waits_for_a_version_only_so_long(tmp_path: Path, tiny_llama: Path) -> None:
     publish(tmp_path, 1, tiny_llama)
     followed = FollowedModel(tmp_path)
