@@ -237,6 +237,17 @@ def test_a_refused_update_says_why(services: Any, make_config: Make, stats: Serv
         rollouts.process_rewards(_groups(rollouts), request_id="r", base_version=0)
 
 
+def test_a_prm_that_scores_nothing_ends_the_run(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    services.process_reward.always = Status.INTERNAL_ERROR
+    with (
+        Rollouts(services.clients, make_config("process_reward.order=none"), stats) as rollouts,
+        pytest.raises(RolloutError, match=r"no response of the batch got process rewards.*16 internal_error"),
+    ):
+        rollouts.process_rewards(_groups(rollouts), request_id="r", base_version=0)
+
+
 def test_token_rewards_of_other_tokens_are_an_error(
     services: Any, make_config: Make, stats: ServiceStats
 ) -> None:

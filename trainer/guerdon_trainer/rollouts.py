@@ -202,9 +202,12 @@ class Rollouts:
         over: the PRM applies it once, to exactly `base_version`. Responses without outcome are left out.
 
         Raises:
-            RolloutError: the PRM refused the request, did not answer in time, or scored other tokens.
+            RolloutError: the PRM refused the request, did not answer in time, scored nothing, or other tokens.
         """
-        return self._loop.run(self._process_rewards(groups, request_id, base_version))
+        rewards = self._loop.run(self._process_rewards(groups, request_id, base_version))
+        if not rewards.tokens:
+            raise RolloutError(f"no response of the batch got process rewards. {self._budget.explanation()}")
+        return rewards
 
     def process_version(self) -> int:
         """The PRM's current version; 0 without one."""
