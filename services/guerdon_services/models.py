@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
@@ -28,6 +29,9 @@ from guerdon.types import ChatMessage, Prompt, Sample
 from guerdon_services.runtime.scorer import Unscorable
 
 _log = structlog.get_logger(__name__)
+
+#: Characters that are tokenised whatever the context: an unknown word of any length may be one token.
+_ALWAYS_TOKENISED = 100_000
 
 
 class WeightsMismatch(Exception):
@@ -202,8 +206,11 @@ def encode_prompt(
     prompt_token_ids: Sequence[int] = (),
     *,
     chat_template: str | None = None,
+    context: int | None = None,
 ) -> list[int]:
     """The ids of a prompt: those given win; text gets the tokenizer's special tokens, chat its template.
+
+    Text that cannot fit a `context` of so many tokens is refused before it is tokenised.
 
     Raises:
         Unscorable: there is no prompt, nothing to render chat messages with, or the tokenizer refuses it.
@@ -212,6 +219,8 @@ def encode_prompt(
         return list(prompt_token_ids)
     if prompt is None:
         raise Unscorable("prompt: missing; give prompt or prompt_token_ids")
+    length = len(prompt) if isinstance(prompt, str) else sum(len(message.content) for message in prompt)
+    check_characters(tokenizer, context, "prompt", length)
     with refusals("prompt"):
         if isinstance(prompt, str):
             ids = cast(list[int], tokenizer(prompt)["input_ids"])
@@ -237,8 +246,10 @@ def _render(
     return cast(str, rendered)
 
 
-def encode_response(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:
-    """The ids of a response: the sampled ones win over its text; an empty text has none.
+def encode_response(
+    tokenizer: PreTrainedTokenizerBase, sample: Sample, *, context: int | None = None
+) -> list[int]:
+    """The ids of a response: the sampled ones win over its text; an empty text has none. `context` as above.
 
     Raises:
         Unscorable: the sample has no response, or the tokenizer refuses it.
@@ -247,6 +258,7 @@ def encode_response(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[
         return list(sample.response_token_ids)
     if sample.response is None:
         raise Unscorable("response: missing; give response or response_token_ids")
+    check_characters(tokenizer, context, "response", len(sample.response))
     with refusals("response"):
         return cast(list[int], tokenizer(sample.response, add_special_tokens=False)["input_ids"])
 
@@ -275,6 +287,28 @@ def check_length(language_model: LanguageModel, field: str, prompt_tokens: int, 
             f"{field}: {prompt_tokens} prompt and {response_tokens} response tokens are more than "
             f"the model's context of {limit}"
         )
+
+
+def check_characters(
+    tokenizer: PreTrainedTokenizerBase, context: int | None, field: str, characters: int
+) -> None:
+    """Refuse text that is too long for a context even in the longest tokens: megabytes take a tokenizer minutes.
+
+    Raises:
+        Unscorable: names `field`.
+    """
+    if characters <= _ALWAYS_TOKENISED or context is None:
+        return
+    if characters > context * _longest_token(tokenizer):
+        raise Unscorable(
+            f"{field}: {characters} characters are more than the model's context of {context} tokens"
+        )
+
+
+@lru_cache(maxsize=8)
+def _longest_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    vocabulary = cast(dict[str, int], tokenizer.get_vocab())
+    return max(map(len, vocabulary))
 
 
 def approximate_tokens(sample: Sample) -> int:

@@ -187,6 +187,21 @@ def test_text_that_a_tokenizer_or_a_template_refuses_is_the_samples_fault(tiny_l
         )
 
 
+def test_text_that_cannot_fit_the_context_is_not_tokenised(tiny_llama: Path) -> None:
+    tokenizer = models.load_tokenizer(tiny_llama)
+    long = "x" * 100_001
+    assert len(models.encode_prompt(tokenizer, long)) == len(long)
+    with pytest.raises(
+        Unscorable, match=r"^prompt: 100001 characters are more than the model's context of 128"
+    ):
+        models.encode_prompt(tokenizer, long, context=128)
+    with pytest.raises(Unscorable, match=r"^prompt: 100001 characters"):
+        models.encode_prompt(tokenizer, [ChatMessage(role="user", content=long)], context=128)
+    with pytest.raises(Unscorable, match=r"^response: 100001 characters"):
+        models.encode_response(tokenizer, Sample(response=long), context=128)
+    assert len(models.encode_response(tokenizer, Sample(response=long), context=100_001)) == len(long)
+
+
 def test_sampled_ids_win_over_the_text_of_a_response(tiny_llama: Path) -> None:
     tokenizer = models.load(tiny_llama).tokenizer
     assert models.encode_response(tokenizer, Sample(response="abc", response_token_ids=[9])) == [9]

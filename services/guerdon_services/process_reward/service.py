@@ -284,11 +284,15 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
     def _encode(self, sample: Sample, *, labelled: bool) -> ScoredSequence:
         if labelled and sample.outcome is None:
             raise Unscorable("outcome: missing; an update learns from it")
-        tokenizer = self._trained.tokenizer
+        tokenizer, context = self._trained.tokenizer, self._trained.context_length
         prompt = models.encode_prompt(
-            tokenizer, sample.prompt, sample.prompt_token_ids, chat_template=self.settings.chat_template
+            tokenizer,
+            sample.prompt,
+            sample.prompt_token_ids,
+            chat_template=self.settings.chat_template,
+            context=context,
         )
-        response = models.encode_response(tokenizer, sample)
+        response = models.encode_response(tokenizer, sample, context=context)
         models.check_ids(self._trained, "prompt_token_ids", prompt)
         models.check_ids(self._trained, "response_token_ids", response)
         models.check_length(self._trained, "response", len(prompt), len(response))

@@ -104,6 +104,7 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
             sample.prompt,
             sample.prompt_token_ids,
             chat_template=self.settings.chat_template,
+            context=model.context_length,
         )
         models.check_ids(model, "prompt_token_ids", prompt)
         models.check_ids(model, "response_token_ids", sample.response_token_ids)
@@ -111,8 +112,13 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
             response, sampled = splice.response_text(model.tokenizer, sample.response_token_ids)
         elif sample.response is not None:
             response, sampled = sample.response, ()
+            models.check_characters(model.tokenizer, model.context_length, "response", len(response))
         else:
             raise Unscorable("response: missing; give response or response_token_ids")
+        for index, reference in enumerate(sample.references):
+            models.check_characters(
+                model.tokenizer, model.context_length, f"references[{index}]", len(reference)
+            )
         return [
             self._candidate(job.options, tuple(prompt), response, sampled, index, reference)
             for index, reference in enumerate(sample.references)

@@ -126,8 +126,11 @@ class RolloutGenerator(Generator[RolloutSettings]):
         ]
 
     def _prompt_ids(self, sample: GenerateSample) -> list[int]:
-        ids = models.encode_prompt(self.engine.tokenizer, sample.prompt, sample.prompt_token_ids)
-        size = self.engine.vocabulary_size
+        engine = self.engine
+        ids = models.encode_prompt(
+            engine.tokenizer, sample.prompt, sample.prompt_token_ids, context=engine.context_length
+        )
+        size = engine.vocabulary_size
         for index, token in enumerate(ids):
             if not 0 <= token < size:
                 raise Unscorable(

@@ -180,6 +180,8 @@ def test_a_response_without_an_answer_has_no_logprob(scorer: ReferenceRewardScor
             "response_token_ids[1]: token id 999",
         ),
         (Sample(prompt=PROMPT, response="x" * 130 + RLPR, references=["7"]), "response: 4 prompt and"),
+        (Sample(prompt=PROMPT, response="x" * 9_000_000 + RLPR, references=["7"]), "response: 90000"),
+        (Sample(prompt=PROMPT, response=RLPR, references=["7" * 9_000_000]), "references[0]: 9000000"),
     ],
 )
 def test_samples_at_fault_are_named_and_their_neighbours_unharmed(
