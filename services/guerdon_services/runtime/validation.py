@@ -8,7 +8,7 @@ import difflib
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import pydantic_core
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -188,11 +188,15 @@ def _locate(model: type[BaseModel], detail: ErrorDetails) -> tuple[str, str]:
     message = detail["msg"].removeprefix("Value error, ")
     for part in detail["loc"]:
         models = list(_models(annotation))
+        chosen = next((one for one in models if _is_tag(one, part)), None) if len(models) > 1 else None
+        if chosen is not None:
+            annotation = chosen
+            continue
         owner = next((one for one in models if part in one.model_fields), None)
         if isinstance(part, str) and owner is not None:
             annotation = owner.model_fields[part].annotation
         elif detail["type"] == "extra_forbidden" and part == detail["loc"][-1]:
-            known = [name for one in models for name in one.model_fields]
+            known = [field.alias or name for one in models for name, field in one.model_fields.items()]
             message = f"unknown field; {did_you_mean(str(part), known)}"
         elif isinstance(part, str) and _has_branches(annotation):
             continue
@@ -205,6 +209,12 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for argument in get_args(annotation):
         yield from _models(argument)
+
+
+def _is_tag(model: type[BaseModel], part: int | str) -> bool:
+    """Whether pydantic names this model of a union by `part`, the value of its discriminator."""
+    annotations = [field.annotation for field in model.model_fields.values()]
+    return any(get_origin(one) is Literal and get_args(one) == (part,) for one in annotations)
 
 
 def _has_branches(annotation: Any) -> bool:

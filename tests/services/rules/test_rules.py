@@ -13,7 +13,9 @@ from pydantic import ValidationError
 
 from guerdon.types import Result, Sample, Status
 from guerdon_services.rules.service import RulesOptions, RulesScorer, RulesSettings
+from guerdon_services.runtime.problem import InvalidFields
 from guerdon_services.runtime.scorer import ScoreJob
+from guerdon_services.runtime.validation import parse_options
 
 SHARED = Path(os.environ.get("GUERDON_SHARED", Path(__file__).parents[3] / ".." / "shared"))
 SCORER = RulesScorer(RulesSettings(workers=1))
@@ -318,3 +320,24 @@ def test_no_rules_are_refused_and_the_schema_names_every_rule() -> None:
     assert set(named) == {
         "format", "exact", "choice", "regex", "json_schema", "length", "repetition", "reasoning_gym",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (
+            {"rule": "length", "max_length": 5, "max": 5},
+            "options.rules.0.max: unknown field; known: weight, rule, max_length, buffer, unit",
+        ),
+        ({"rule": "json_schema", "shema": {}}, "options.rules.0.shema: unknown field; did you mean schema?"),
+        ({"rule": "json_schema", "schema": 5}, "options.rules.0.schema: Input should be an object"),
+        (
+            {"rule": "repetition", "n": 2},
+            "options.rules.0.n: unknown field; known: weight, rule, window, limit, penalty",
+        ),
+    ],
+)
+def test_a_wrong_option_is_named_within_its_own_rule(rule: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidFields) as refused:
+        parse_options(RulesOptions, {"rules": [rule]})
+    assert str(refused.value) == message
