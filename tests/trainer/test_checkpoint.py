@@ -30,7 +30,7 @@ def test_a_restored_learner_goes_on_bit_for_bit(
     config = make_config()
     first = _learner(config, seed=0)
     _train(first)
-    state = RunState(run_id="r", step=1, position=32, prm_version=7, tokens=99)
+    state = RunState(run_id="r", step=1, position=32, prm_version=7)
     checkpoint.save(tmp_path, first, state, {"math": {"final": {"ok": 3}}}, keep_last=2)
     random_numbers = torch.rand(3)
     _train(first)

@@ -92,7 +92,7 @@ def test_prepare_stops_at_the_policy_and_fresh_starts_over(make_config: Make, tm
     assert (config.run_folder / "policy" / "model.safetensors").exists()
     changed = _command("prepare", recipe, folder, "seed=1")
     assert (changed.exit_code, "seed was 0 and is now 1" in changed.output) == (2, True)
-    assert _command("prepare", recipe, folder, "seed=1", "fresh=true").exit_code == 0
+    assert _command("prepare", recipe, folder, "seed=1", "--fresh").exit_code == 0
 
 
 def test_two_processes_never_run_in_one_folder(make_config: Make, tmp_path: Path) -> None:

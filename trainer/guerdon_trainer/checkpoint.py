@@ -30,9 +30,6 @@ class RunState:
     policy_version: int = 0
     prm_version: int = 0
     position: int = 0
-    responses: int = 0
-    tokens: int = 0
-    elapsed_s: float = 0.0
 
 
 @dataclass(frozen=True)

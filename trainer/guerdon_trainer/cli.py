@@ -80,12 +80,8 @@ def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunCo
     from guerdon_trainer.config_errors import RecipeError
     from guerdon_trainer.run_folder import FolderRefused, is_finished, open_folder
 
-    words = list(overrides or [])
-    if "fresh=true" in words:
-        words.remove("fresh=true")
-        fresh = True
     try:
-        config = load_recipe(recipe, words)
+        config = load_recipe(recipe, overrides or [])
         folder = open_folder(config, fresh=fresh)
     except (RecipeError, FolderRefused) as error:
         typer.echo(f"error: {error}", err=True)

@@ -130,15 +130,12 @@ class Run:
 
     def advance(self, collected: Collected, process: ProcessRewards | None) -> None:
         """Move on to the next step."""
-        responses = [response for group in collected.seen for response in group.responses]
         self.state = replace(
             self.state,
             step=self.state.step + 1,
             policy_version=self.state.policy_version + 1,
             prm_version=self.state.prm_version if process is None else process.version,
             position=collected.next_position,
-            responses=self.state.responses + len(responses),
-            tokens=self.state.tokens + sum(len(response.rollout.token_ids) for response in responses),
         )
 
     def publish(self) -> None:
@@ -153,7 +150,6 @@ class Run:
     ) -> dict[str, Any]:
         """Everything that is logged of the step."""
         times = self._timer.seconds | self.stats.take_waits()
-        self.state = replace(self.state, elapsed_s=self.state.elapsed_s + times["seconds"])
         return step_row(self.state, collected, batch, process, learned, times, self.stats.failures())
 
     def evaluate_if_due(self, rollouts: Rollouts, record: Recorder) -> None:
