@@ -9,8 +9,6 @@ from typing import Literal, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from guerdon_services.rollout.settings import RolloutSettings
-
 
 @dataclass(frozen=True)
 class Row:
@@ -78,18 +76,3 @@ class Engine(Protocol):
     def close(self) -> None:
         """Release the model."""
         ...
-
-
-def open_engine(settings: RolloutSettings) -> Engine:
-    """Load the engine that the settings name; "auto" is the best one there is here.
-
-    Raises:
-        RuntimeError: it is not available; the message says what is.
-    """
-    if settings.engine == "vllm":
-        raise RuntimeError(
-            "engine=vllm: this version of Guerdon samples with transformers only; use engine=transformers"
-        )
-    from guerdon_services.rollout.engines.transformers import TransformersEngine
-
-    return TransformersEngine(settings)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from guerdon.types import GenerateResult, GenerateSample, Rollout, Sampling, Status
 from guerdon_services import models
-from guerdon_services.rollout.engine import Engine, Row, Sampled, open_engine
+from guerdon_services.rollout.engine import Engine, Row, Sampled
+from guerdon_services.rollout.engines import open_engine
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.scorer import Batching, GenerateJob, Generator, NotReady, Unscorable
 

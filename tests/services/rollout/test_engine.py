@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from guerdon_services import models
-from guerdon_services.rollout.engine import Row, open_engine
+from guerdon_services.rollout.engine import Row
+from guerdon_services.rollout.engines import open_engine
 from guerdon_services.rollout.engines.stopping import StopStrings, decode
 from guerdon_services.rollout.engines.transformers import TransformersEngine
 from guerdon_services.rollout.settings import RolloutSettings
