@@ -207,6 +207,14 @@ def _sentences() -> Generator[None]:
         raise typer.Exit(2) from None
 
 
+class _Leaving(KeyboardInterrupt):
+    """A signal asks to leave.
+
+    A type of its own: when KeyboardInterrupt itself passes through an `exec` of text, as dataclasses do on import,
+    CPython ends the process by SIGINT at its exit, even though the exception was caught.
+    """
+
+
 @contextmanager
 def _until_signal() -> Generator[threading.Event]:
     """SIGINT, SIGTERM and SIGHUP leave the block, whatever it waits for; later ones do not disturb the leaving.
@@ -222,12 +230,17 @@ def _until_signal() -> Generator[threading.Event]:
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
         leaving.set()
-        raise KeyboardInterrupt
+        raise _Leaving
 
-    for number in numbers:
-        signal.signal(number, leave)
-    with suppress(KeyboardInterrupt):
-        yield leaving
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        with suppress(_Leaving):
+            yield leaving
+    finally:
+        if not leaving.is_set():
+            # Without a signal this is a failure, which must not leave its handlers to the rest of the program.
+            for number, handler in before.items():
+                signal.signal(number, handler)
     typer.echo("stopped")
 
 

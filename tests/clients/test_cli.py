@@ -222,6 +222,23 @@ def test_up_starts_serves_and_stops(tmp_path: Path) -> None:
     assert alive == []
 
 
+def test_a_signal_amid_an_import_ends_with_zero_too() -> None:
+    code = """
+import os, signal
+from guerdon.cli import _until_signal
+with _until_signal():
+    exec("os.kill(os.getpid(), signal.SIGINT)")
+"""
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (finished.returncode, finished.stdout) == (0, "stopped\n"), finished.stderr
+
+
+def test_a_command_that_fails_leaves_no_signal_handler_behind() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert guerdon("up", "/no/such/file").exit_code == 2
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
 def test_up_can_be_interrupted_while_it_waits(tmp_path: Path) -> None:
     file = tmp_path / "services.yaml"
     file.write_text("services: {math: {}}")
