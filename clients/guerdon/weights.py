@@ -6,8 +6,8 @@
       LATEST          the version to serve, as text; replaced atomically after its folder is complete
 
 A version folder is written under a temporary name and renamed, so a reader sees all of it or nothing.
-Readers follow `LATEST` in both directions: it goes back when a learner restarts from a checkpoint. No tensor
-is touched here.
+Readers follow `LATEST` in both directions: it goes back when a learner restarts from a checkpoint. A folder has
+one writer at a time, which removes what an earlier one left when it was killed. No tensor is touched here.
 """
 
 import os
@@ -44,6 +44,8 @@ def publish(folder: Path, version: int, write: Callable[[Path], None], *, keep_l
     if keep_last < 1:
         raise ValueError(f"keep_last must be at least 1, not {keep_last}")
     folder.mkdir(parents=True, exist_ok=True)
+    for abandoned in folder.glob(".tmp-*"):
+        shutil.rmtree(abandoned)
     temporary = folder / f".tmp-{uuid.uuid4().hex}"
     temporary.mkdir()
     try:

@@ -70,6 +70,10 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
         """Kill the workers."""
         self._pool.close()
 
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that live now."""
+        return self._pool.pids()
+
     def details(self) -> dict[str, str]:
         """Engine, workers and their limits."""
         settings = self.settings
