@@ -21,6 +21,7 @@ from guerdon_services.code.sandbox import Profile
 from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, Starved
 from guerdon_services.code.worker import Worker, remove_stale_scratch
 from guerdon_services.runtime.scorer import (
+    RELEASE,
     Batching,
     ScoreJob,
     Scorer,
@@ -96,7 +97,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
     """Runs untrusted programs in sandboxes and judges what comes out."""
 
     name: ClassVar[str] = "code"
-    version: ClassVar[str] = "0.1.0"
+    version: ClassVar[str] = RELEASE
     settings_type: ClassVar[type[ScorerSettings]] = CodeSettings
     options_type: ClassVar[type[ScorerOptions]] = CodeOptions
 

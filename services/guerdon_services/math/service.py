@@ -13,7 +13,7 @@ from guerdon_services.math.decision import Decision, UnreadableReference
 from guerdon_services.math.extract import Extraction, Mode, extract
 from guerdon_services.math.fast import decide, decide_long, is_list
 from guerdon_services.math.normalise import normalise
-from guerdon_services.runtime.scorer import Batching, ScoreJob, Scorer, ScorerOptions, ScorerSettings
+from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, ScorerOptions, ScorerSettings
 from guerdon_services.workers import CallFailed, NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
 
 #: Characters of an answer or a reference that a verdict and a reason repeat.
@@ -44,7 +44,7 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
     """1.0 when the answer equals any of the references, 0.0 when it does not."""
 
     name: ClassVar[str] = "math"
-    version: ClassVar[str] = version("guerdon-services")
+    version: ClassVar[str] = RELEASE
     settings_type: ClassVar[type[ScorerSettings]] = MathSettings
     options_type: ClassVar[type[ScorerOptions]] = MathOptions
 

@@ -27,7 +27,7 @@ from guerdon_services import models
 from guerdon_services.process_reward.prm import ImplicitPRM, Step
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ProcessRewardSettings
 from guerdon_services.process_reward.store import VersionStore, digest
-from guerdon_services.runtime.scorer import Batching, Learner, ScoreJob, Unscorable
+from guerdon_services.runtime.scorer import RELEASE, Batching, Learner, ScoreJob, Unscorable
 from guerdon_services.scoring import ScoredSequence
 
 Order = Literal["before", "after", "none"]
@@ -49,7 +49,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
     """r_t = beta * (log pi_prm(y_t) - log pi_ref(y_t)); `value` is their sum over the response."""
 
     name: ClassVar[str] = "process_reward"
-    version: ClassVar[str] = "0.1.0"
+    version: ClassVar[str] = RELEASE
     settings_type = ProcessRewardSettings
     options_type = ProcessRewardOptions
 

@@ -15,7 +15,7 @@ from guerdon_services import models
 from guerdon_services.reference_reward import splice
 from guerdon_services.reference_reward.settings import ReferenceRewardOptions, ReferenceRewardSettings
 from guerdon_services.reference_reward.splice import NoAnswer, Splice, Tokenised
-from guerdon_services.runtime.scorer import Batching, ScoreJob, Scorer, Unscorable
+from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, Unscorable
 from guerdon_services.scoring import ScoredSequence, token_logprobs
 
 Job = ScoreJob[ReferenceRewardOptions]
@@ -38,7 +38,7 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
     """`value` is the best reference's; its token log-probs are the token rewards."""
 
     name: ClassVar[str] = "reference_reward"
-    version: ClassVar[str] = "0.1.0"
+    version: ClassVar[str] = RELEASE
     settings_type = ReferenceRewardSettings
     options_type = ReferenceRewardOptions
 

@@ -10,7 +10,7 @@ from guerdon_services import models
 from guerdon_services.rollout.engine import Engine, Row, Sampled
 from guerdon_services.rollout.engines import open_engine
 from guerdon_services.rollout.settings import RolloutSettings
-from guerdon_services.runtime.scorer import Batching, GenerateJob, Generator, NotReady, Unscorable
+from guerdon_services.runtime.scorer import RELEASE, Batching, GenerateJob, Generator, NotReady, Unscorable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -22,7 +22,7 @@ class RolloutGenerator(Generator[RolloutSettings]):
     """Samples `n` responses per prompt from the policy, and follows its published weights."""
 
     name: ClassVar[str] = "rollout"
-    version: ClassVar[str] = "0.1.0"
+    version: ClassVar[str] = RELEASE
     settings_type = RolloutSettings
 
     def __init__(self, settings: RolloutSettings) -> None:

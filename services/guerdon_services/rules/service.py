@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -21,6 +20,7 @@ from guerdon_services.rules import (
 )
 from guerdon_services.rules.base import Outcome, RuleFailed, RuleTimeout, RuleUnavailable
 from guerdon_services.runtime.scorer import (
+    RELEASE,
     Batching,
     ScoreJob,
     Scorer,
@@ -80,7 +80,7 @@ class RulesScorer(Scorer[RulesSettings, RulesOptions]):
     """The weighted sum of what the rules give; the verdict lists each rule's own value."""
 
     name: ClassVar[str] = "rules"
-    version: ClassVar[str] = version("guerdon-services")
+    version: ClassVar[str] = RELEASE
     settings_type: ClassVar[type[ScorerSettings]] = RulesSettings
     options_type: ClassVar[type[ScorerOptions]] = RulesOptions
 

@@ -8,6 +8,7 @@ runtime, never on its event loop. One call gets at most `batching.max_items` job
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from guerdon_services.runtime.dispatch import Dispatcher
+
+
+#: The version that the services of this distribution report with their results.
+RELEASE = version("guerdon-services")
 
 
 class Unscorable(Exception):

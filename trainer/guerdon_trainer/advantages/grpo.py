@@ -39,8 +39,9 @@ def grpo_advantages(
         return centred_B
     if scale == "std":
         # A uniform group is exactly 0: rounding in its mean must not be blown up by a tiny deviation.
-        uniform_B = groups.std(rewards_B) <= torch.finfo(rewards_B.dtype).eps * rewards_B.abs()
-        return torch.where(uniform_B, 0, centred_B / (groups.std(rewards_B) + eps))
+        std_B = groups.std(rewards_B)
+        uniform_B = std_B <= torch.finfo(rewards_B.dtype).eps * rewards_B.abs()
+        return torch.where(uniform_B, 0, centred_B / (std_B + eps))
     if scale == "batch_std":
         valid = rewards_B[groups.valid_B]
         return centred_B / (valid.std() + eps) if len(valid) > 1 else torch.zeros_like(centred_B)

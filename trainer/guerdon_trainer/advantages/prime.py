@@ -70,9 +70,8 @@ def _process_term(rewards_BT: Tensor, mask_BT: Tensor, filled: Groups, form: str
 
 
 def _on_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
-    positions_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
-    last_B = torch.where(mask_BT, positions_T, -1).amax(-1) if mask_BT.shape[1] else mask_BT.sum(-1) - 1
-    return torch.where(positions_T == last_B[:, None], values_B[:, None], torch.zeros_like(values_B)[:, None])
+    left_BT = mask_BT.flip(-1).cumsum(-1).flip(-1)  # tokens from here on
+    return masked(values_B[:, None].expand(mask_BT.shape), mask_BT & (left_BT == 1))
 
 
 def _returns_to_go(rewards_BT: Tensor, gamma: float) -> Tensor:
