@@ -50,7 +50,6 @@ from guerdon.types import (
     UpdateResponse,
     Verdict,
     VersionsResponse,
-    by_status,
 )
 
 __all__ = [
@@ -88,5 +87,4 @@ __all__ = [
     "UpdateResponse",
     "Verdict",
     "VersionsResponse",
-    "by_status",
 ]

@@ -5,7 +5,6 @@ frozen. `guerdon.codec` turns them into protobuf messages and back.
 """
 
 import math
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -360,18 +359,3 @@ def failed(status: Status, reason: str, *, id: str | None = None) -> Result:
         ValueError: `status` is ok.
     """
     return Result(id=id, status=status, reason=reason)
-
-
-def prompt_text(prompt: Prompt | None) -> str:
-    """The prompt as plain text: chat messages are joined by newlines, without any template."""
-    if prompt is None or isinstance(prompt, str):
-        return prompt or ""
-    return "\n".join(message.content for message in prompt)
-
-
-def by_status(results: Sequence[Result | GenerateResult]) -> dict[Status, int]:
-    """How many results have each status."""
-    counts: dict[Status, int] = {}
-    for result in results:
-        counts[result.status] = counts.get(result.status, 0) + 1
-    return counts
