@@ -1,0 +1,269 @@
+"""Identities tested by their values in ball arithmetic: exact bounds on real and complex numbers."""
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from enum import Enum
+from fractions import Fraction
+from hashlib import blake2b
+from typing import NamedTuple
+
+from flint import arb, ctx
+
+from guerdon_services.math.ball_values import Ball, Evaluator, NotFinite, Unknown, magnitude, real
+from guerdon_services.math.tree import (
+    Bound,
+    Call,
+    Mul,
+    Node,
+    Number,
+    Pow,
+    symbols,
+    walk,
+)
+
+#: Bits of the first evaluation, of the second, and the most that any may take.
+_BITS, _MORE_BITS, _MAX_BITS = 256, 1024, 32_768
+_ROUNDS = 4
+#: Bits to which two values must agree beyond the size of the numbers that they are made of.
+_AGREE_BITS = 100
+#: Bits that arithmetic may lose.
+_LOST_BITS = 40
+#: A decimal is told when it is known to this many bits.
+_DECIMAL_BITS = 90
+_MAX_EXPONENT = 20_000
+#: Points at which all expressions are compared, at which some are, and the number of comparisons that must work.
+_POINTS, _WHOLE_POINTS, _MORE_POINTS, _COMPARED = 6, 10, 16, 3
+
+#: The precision belongs to the process.
+_LOCK = threading.Lock()
+
+
+class _Outcome(Enum):
+    """What a comparison of two values found."""
+
+    EQUAL = 1
+    DIFFERENT = 2
+    #: Not finite.
+    NONE = 3
+    #: Neither seen to be equal nor to be different.
+    OPEN = 4
+
+
+class _Pair(NamedTuple):
+    """Values of two expressions at a point."""
+
+    left: Ball
+    right: Ball
+    evaluator: Evaluator
+
+
+_Point = Callable[[str], arb]
+
+#: Where variables are drawn from, in sixteenths, and their sign; 0 is either.
+_RANGES = (
+    (34, 126, 1), (1, 15, 1), (34, 126, 1), (1, 15, -1), (34, 126, -1), (34, 126, 0),
+    (160, 960, 1), (1600, 16000, 1), (1, 15, 0), (1, 15, 1), (160, 960, 0), (34, 126, 1),
+    (160, 960, -1), (1600, 16000, 1), (1600, 16000, -1), (16000, 160000, 1),
+)  # fmt: skip
+
+
+def same(left: Node, right: Node) -> bool | None:
+    """Whether two expressions have the same values; None where that cannot be told.
+
+    Variables are real numbers. Where a side leaves the real numbers on the way to its value at a point, that point
+    counts only if there are no others.
+    """
+    names = symbols(left) | symbols(right)
+    if not names:
+        return _ANSWERS.get(_compare(left, right, _no_variables)[0])
+    whole = _whole_names(left, right)
+    equal, still_open, beyond = 0, 0, list[_Outcome]()
+    for index in range(_MORE_POINTS):
+        if index >= (_WHOLE_POINTS if whole else _POINTS) and equal >= _COMPARED:
+            break
+        outcome, pair = _compare(left, right, _point(index, whole))
+        if outcome is _Outcome.OPEN:
+            still_open += 1
+            if still_open > 1:
+                return None
+        elif pair is not None and pair.evaluator.left_reals:
+            beyond.append(outcome)
+        elif outcome is _Outcome.DIFFERENT:
+            return False
+        elif outcome is _Outcome.EQUAL:
+            equal += 1
+    if still_open:
+        return None
+    if equal >= _COMPARED:
+        return True
+    if _Outcome.DIFFERENT in beyond:
+        return False
+    return True if beyond.count(_Outcome.EQUAL) >= _COMPARED else None
+
+
+def ratio_sign(left: Node, right: Node) -> int | None:
+    """The sign of the real constant k with left = k * right; 0 if there is none, None where that cannot be told."""
+    names = symbols(left) | symbols(right)
+    whole = _whole_names(left, right)
+    quotients: list[arb] = []
+    with _precision(2 * _BITS):
+        for index in range(_MORE_POINTS):
+            evaluator = Evaluator(_point(index, whole))
+            try:
+                above, below = map(real, evaluator.pair(left, right))
+            except Unknown:
+                continue
+            if evaluator.left_reals or above.contains(0) or below.contains(0):
+                continue
+            quotients.append(above / below)
+            outcome, _ = _difference(quotients[0] - quotients[-1], evaluator)
+            if outcome is _Outcome.DIFFERENT:
+                return 0
+            if outcome is not _Outcome.EQUAL:
+                return None
+            if len(quotients) > _COMPARED or not names:
+                return 1 if quotients[0] > 0 else -1
+    return None
+
+
+def compare(left: Node, right: Node) -> int | None:
+    """-1 if a real constant is below another one, 1 if it is above, 0 if they are equal; None where that is open."""
+    outcome, pair = _compare(left, right, _no_variables)
+    if outcome is _Outcome.EQUAL:
+        return 0
+    if outcome is not _Outcome.DIFFERENT or pair is None or pair.evaluator.unknown:
+        return None
+    if not isinstance(pair.left, arb) or not isinstance(pair.right, arb):
+        return None
+    return -1 if pair.left < pair.right else 1
+
+
+def decimal(node: Node) -> tuple[Fraction, Fraction] | None:
+    """The middle and the radius of an interval around the value of a real constant; None where there is none."""
+    for bits in (_BITS, _MORE_BITS):
+        with _precision(bits):
+            evaluator = Evaluator(_no_variables)
+            try:
+                value = real(evaluator.value(node))
+            except Unknown:
+                continue
+        if evaluator.unknown or evaluator.opaque or not value.is_finite():
+            return None
+        found = _fractions(value)
+        if found is not None:
+            return found
+    return None
+
+
+def _fractions(value: arb) -> tuple[Fraction, Fraction] | None:
+    middle, radius = value.mid(), value.rad()
+    size, error = magnitude(middle) or 0, magnitude(radius)
+    # What is very near to 0 is known to so many places instead.
+    if error is not None and error > max(size, -_DECIMAL_BITS) - _DECIMAL_BITS:
+        return None
+    if abs(size) > _MAX_EXPONENT or abs(error or 0) > _MAX_EXPONENT:
+        return None
+    return _fraction(middle), _fraction(radius)
+
+
+def _fraction(value: arb) -> Fraction:
+    mantissa, exponent = value.man_exp()
+    return int(mantissa) * Fraction(2) ** int(exponent)
+
+
+@contextmanager
+def _precision(bits: int) -> Generator[None]:
+    with _LOCK:
+        before = ctx.prec
+        ctx.prec = bits
+        try:
+            yield
+        finally:
+            ctx.prec = before
+
+
+def _compare(left: Node, right: Node, point: _Point) -> tuple[_Outcome, _Pair | None]:
+    """Compares two values with as many bits as that takes."""
+    bits = _BITS
+    for _ in range(_ROUNDS):
+        outcome, pair, wanted = _attempt(left, right, point, bits)
+        if outcome is not _Outcome.OPEN or not bits < wanted <= _MAX_BITS:
+            return outcome, pair
+        bits = wanted
+    return _Outcome.OPEN, None
+
+
+def _attempt(left: Node, right: Node, point: _Point, bits: int) -> tuple[_Outcome, _Pair | None, int]:
+    with _precision(bits):
+        evaluator = Evaluator(point)
+        try:
+            pair = _Pair(*evaluator.pair(left, right), evaluator)
+        except NotFinite:
+            return _Outcome.NONE, None, 0
+        except Unknown:
+            return _Outcome.OPEN, None, _MORE_BITS
+        outcome, missing = _difference(pair.left - pair.right, evaluator)
+        return outcome, pair, bits + missing
+
+
+def _difference(value: Ball, evaluator: Evaluator) -> tuple[_Outcome, int]:
+    """What a difference says, and how many bits it lacks to say it."""
+    if not value.is_finite():
+        return _Outcome.NONE, 0
+    if not value.contains(0):
+        return (_Outcome.OPEN if evaluator.opaque else _Outcome.DIFFERENT), 0
+    error = magnitude(value.abs_upper())
+    if error is None:
+        return _Outcome.EQUAL, 0
+    missing = error + _AGREE_BITS + evaluator.size
+    return (_Outcome.EQUAL, 0) if missing < 0 else (_Outcome.OPEN, missing + _LOST_BITS)
+
+
+def _no_variables(_: str) -> arb:
+    raise Unknown
+
+
+def _point(index: int, whole: frozenset[str]) -> _Point:
+    """Values of the variables: real ones, and natural ones for those of `whole`."""
+
+    def value(name: str) -> arb:
+        random = _random(f"{index} {name}")
+        if name in whole:
+            # Odd and even ones in turn, larger ones where the first do not do.
+            return arb(1 + (_random(name) + index) % 2 + 2 * (random % (5 + index)))
+        low, high, sign = _RANGES[index]
+        sign = sign or (1 if random % 2 else -1)
+        return arb(sign * ((low << 20) + (high - low) * (random >> 12))) * arb(2) ** -24
+
+    return value
+
+
+def _random(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
+
+
+def _whole_names(left: Node, right: Node) -> frozenset[str]:
+    """Variables that stand where only whole numbers make sense, such as n in (-1)^n."""
+    found: frozenset[str] = frozenset()
+    for side in (left, right):
+        for node in walk(side):
+            if isinstance(node, Pow) and _negative(node.base):
+                found |= symbols(node.exponent)
+            elif isinstance(node, Call) and node.name in _OF_INTEGERS:
+                for argument in node.arguments:
+                    found |= symbols(argument)
+            elif isinstance(node, Bound) and node.kind in ("sum", "prod"):
+                for end in (node.low, node.high):
+                    found |= frozenset[str]() if end is None else symbols(end)
+    return found
+
+
+def _negative(node: Node) -> bool:
+    if isinstance(node, Mul):
+        return any(isinstance(factor, Number) and factor.value < 0 for factor in node.factors)
+    return isinstance(node, Number) and node.value < 0
+
+
+_OF_INTEGERS = ("double_factorial", "gcd", "lcm", "mod")
+_ANSWERS = {_Outcome.EQUAL: True, _Outcome.DIFFERENT: False}
