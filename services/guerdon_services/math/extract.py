@@ -1,46 +1,64 @@
-"""Finds the final answer in a response, in time linear in its length.
+r"""Finds the final answer in a response, in time linear in its length.
 
-Only what follows the thinking part counts. The answer is the content of the last `\\boxed` or `\\fbox`; under
+Only what follows the thinking part counts. The answer is the content of the last `\boxed` or `\fbox`; under
 `lenient`, a response without a box may also name it in words.
 """
+
+# The patterns read several alphabets.
+# ruff: noqa: RUF001
 
 import re
 from dataclasses import dataclass
 from typing import Literal
 
-Mode = Literal["last_box", "single_box", "lenient"]
+from guerdon_services.math.phrases import decoded, single_backslashes
+from guerdon_services.math.unboxed import unboxed
+
+#: `last_box`: the last complete box. `single_box`: there must be no other, not even an unfinished one.
+#: `strict`: see `_format_fault`. `lenient`: without a box, a tag, a marked line, "the answer is …", a last value.
+Mode = Literal["last_box", "single_box", "strict", "lenient"]
 
 #: Characters at the end of a response in which a box is looked for.
-_MAX_CHARS = 1_000_000
-#: Characters at the end of a response in which an unboxed answer is looked for.
-_TAIL = 4000
+_MAX_CHARS = 500_000
+#: Characters after the box that `strict` looks at.
+_MAX_CLOSING = 200
 
-_THINK_CLOSE = re.compile(r"</(?:think|thinking|reasoning)>")
-_THINK_OPEN = re.compile(r"<(?:think|thinking|reasoning)>")
-_BRACES = re.compile(r"\\{1,4}(?:boxed|fbox)\s*\{|\\\\|\\[{}]|[{}]")
+_THINKING = r"(?:think(?:ing)?|thoughts?|reasoning|seed:think)"
+_THINK_CLOSE = re.compile(
+    rf"</{_THINKING}>|◁/think▷|\[/THINK\]|<\|end_of_thought\|>|<\|channel\|>final<\|message\|>", re.IGNORECASE
+)
+_THINK_OPEN = re.compile(
+    rf"<{_THINKING}>|◁think▷|\[THINK\]|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary)\b",
+    re.IGNORECASE,
+)
+
+_BRACES = re.compile(r"\\{1,4}(?:boxed|fbox)(?![a-zA-Z])\s*+(?P<brace>\{)?|\\\\|\\[{}]|[{}]")
+_GROUP = r"\{(?:[^{}]|\{[^{}]{0,200}\}){0,200}\}"
+#: What an unbraced box holds: a number, a fraction or a root, text, a constant, or a letter that ends the formula.
+_UNBRACED = re.compile(
+    r"(?:[-+−]\s?)?(?:\d++(?:(?:[.,]|\{,\})\d++)*+"
+    rf"|\\[dtc]?frac\s*+(?:\d|{_GROUP})\s*+(?:\d|{_GROUP})"
+    rf"|\\sqrt\s*+(?:\[\w{{1,9}}\])?(?:\d|{_GROUP})"
+    rf"|\\(?:text|math)[a-z]{{0,9}}\s*+{_GROUP}"
+    r"|\\(?:pi|infty|emptyset|varnothing)(?![a-zA-Z])"
+    r"|[A-Za-z](?=\s{0,5}(?:\$|\\[)\]]|[.,;]?\s{0,5}\Z)))"
+)
 _BETWEEN_BOXES = re.compile(
-    r"(?:[\s$,;]|\\quad|\\qquad|\\[,;:! ]|\\(?:text|mbox)\{\s*(?:and|or)\s*\}|and|or|\\[()\[\]])*"
+    r"(?:[\s$,;，；、&*]|\\q?quad|\\[,;:! \\]|\\(?:text|mbox)\{\s*(?:and|or)?,?\s*\}|and|or|\\[()\[\]]"
+    r"|[A-Za-z](?:_\{?\w\}?)?\s*=|和|与|或|et|ou|und|oder|и|или)*"
 )
-_ANSWER_TAG = re.compile(r"<answer>([^<]*)</answer>")
-_MARKED = re.compile(r"(?m)^\s*(?:####|A:)\s*(\S[^\n]*)$")
-_ANSWER_WORDS = re.compile(
-    r"(?i)(?:final answer(?:\s+is|\s*:)|answer(?:\s+is|\s*:)|\bsolution(?: to [\w ]{1,40})? is)[\s:*]*"
+_EMPTY = re.compile(r"(?:[\s~{}]|\\[,;:! ]|\\q?quad|\\text(?=\s*\{))*")
+#: What may follow the box in the strict format: closing marks, formatting, tokens that end a turn.
+_CLOSING = re.compile(
+    r"(?:[\s.,;:!?。，；！？…$*_`~\"'”’)\]}]|\\[)\]]|\\end\{[a-z]{1,10}\*?\}|<\|[\w ]{1,30}\|>|</[a-z]{1,10}>)*"
 )
-_MATH = re.compile(
-    r"\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\(((?:[^\\\n]|\\[^)\n])+)\\\)|\\\[((?:[^\\]|\\[^\]])+)\\\]"
-)
-_NUMBER = re.compile(
-    r"(?<![\w.,])[$€£¥]?[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+/\d+|\d*[.,]?\d+)(?:\s?%)?(?![\d/])"
-)
-_MARKDOWN = re.compile(r"\*\*|__|`|<\|[\w ]{1,30}\|>\w*")
-_SENTENCE_END = re.compile(r"\.(?:\s|$)|\n")
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """The final answer, or None with the reason why there is none.
+    r"""The final answer, or None with the reason why there is none.
 
-    `run` holds the contents of adjacent boxes ("\\boxed{2} and \\boxed{3}") when the last box ends such a run.
+    `run` holds the contents of adjacent boxes (`\boxed{2} and \boxed{3}`) when the last box ends such a run.
     """
 
     answer: str | None
@@ -57,18 +75,24 @@ class _Box:
 
 def extract(response: str, mode: Mode) -> Extraction:
     """The final answer of a response."""
-    text = after_thinking(response)[-_MAX_CHARS:]
+    text = response.rpartition("</think>")[2] if mode == "strict" else after_thinking(response)
+    text = text[-_MAX_CHARS:]
     if not text.strip():
         return Extraction(None, "nothing follows the thinking part" if response.strip() else "empty response")
-    boxes = _boxes(text)
-    if mode == "single_box" and len(boxes) > 1:
-        return Extraction(None, f"{len(boxes)} boxes where exactly one is allowed")
+    boxes, unfinished = _boxes(text)
+    fault = ""
+    if mode == "strict":
+        fault = _format_fault(response, text, boxes, unfinished)
+    elif mode == "single_box" and len(boxes) + unfinished > 1:
+        fault = f"{len(boxes) + unfinished} boxes where exactly one is allowed"
+    if fault:
+        return Extraction(None, fault)
     if boxes:
-        return Extraction(boxes[-1].content, run=_last_run(text, boxes))
-    if mode == "lenient" and not re.search(r"\\(?:boxed|fbox)\b", text):
-        answer = _unboxed(text[-_TAIL:])
+        return Extraction(_cleaned(boxes[-1].content), run=_last_run(text, boxes))
+    if mode == "lenient" and not unfinished:
+        answer = unboxed(text)
         return Extraction(answer, "" if answer is not None else "no answer found")
-    return Extraction(None, "no complete \\boxed{} after the thinking part")
+    return Extraction(None, r"no complete \boxed{} after the thinking part")
 
 
 def after_thinking(response: str) -> str:
@@ -80,25 +104,57 @@ def after_thinking(response: str) -> str:
     return response[start : unclosed.start() if unclosed else len(response)]
 
 
-def _boxes(text: str) -> list[_Box]:
-    """The complete outermost boxes in order: one pass over the braces, however they are nested or broken."""
+def _format_fault(response: str, text: str, boxes: list[_Box], unfinished: int) -> str:
+    r"""What keeps a response from the form `<think>…</think> … \boxed{answer}`, "" if nothing does.
+
+    Thinking ends exactly once, and starts exactly once, with the response; a template may have put the opening tag
+    into the prompt, so it may be missing. Exactly one box follows. After it come only closing marks: punctuation,
+    delimiters, markdown, an end of turn. What stands in the thinking part does not matter.
+    """
+    if response.count("</think>") != 1:
+        return f"{response.count('</think>')} closing think tags where exactly one is required"
+    if response.count("<think>") != response.lstrip().startswith("<think>"):
+        return "a thinking part begins after the start of the response"
+    if len(boxes) + unfinished != 1:
+        return f"{len(boxes) + unfinished} boxes where exactly one is required"
+    if not boxes:
+        return r"no complete \boxed{} after the thinking part"
+    rest = text[boxes[0].end :].strip()
+    if len(rest) > _MAX_CLOSING or not _CLOSING.fullmatch(rest):
+        return "text follows the box"
+    return ""
+
+
+def _boxes(text: str) -> tuple[list[_Box], int]:
+    """The complete outermost boxes in order, and how many never close: one pass over the braces.
+
+    A box without content, as in a repeated instruction, is none.
+    """
     stack: list[tuple[int, int] | None] = []
-    closed: list[tuple[int, int, int]] = []
-    for match in _BRACES.finditer(text):
+    closed: list[_Box] = []
+    resume = 0
+    first = re.search(r"\\(?:boxed|fbox)", text)
+    for match in _BRACES.finditer(text, max(0, first.start() - 3) if first else len(text)):
         token = match.group()
+        if match.start() < resume:
+            continue
         if token == "{":
             stack.append(None)
         elif token == "}":
             opened = stack.pop() if stack else None
             if opened:
-                closed.append((opened[0], opened[1], match.end()))
-        elif token.endswith("{") and len(token) > 2:
+                closed.append(_Box(opened[0], match.end(), text[opened[1] : match.start()]))
+        elif match["brace"]:
             stack.append((match.start(), match.end()))
+        elif len(token) > 2 and (bare := _UNBRACED.match(text, match.end())):
+            closed.append(_Box(match.start(), bare.end(), bare.group()))
+            resume = bare.end()
     outermost: list[_Box] = []
-    for start, inner, end in reversed(closed):
-        if not outermost or end <= outermost[-1].start:
-            outermost.append(_Box(start, end, text[inner : end - 1]))
-    return outermost[::-1]
+    for box in reversed(closed):
+        if not outermost or box.end <= outermost[-1].start:
+            outermost.append(box)
+    complete = [box for box in reversed(outermost) if not _EMPTY.fullmatch(box.content)]
+    return complete, sum(opened is not None for opened in stack)
 
 
 def _last_run(text: str, boxes: list[_Box]) -> tuple[str, ...]:
@@ -109,47 +165,10 @@ def _last_run(text: str, boxes: list[_Box]) -> tuple[str, ...]:
         if len(between) > 60 or not between.strip() or not _BETWEEN_BOXES.fullmatch(between):
             break
         first -= 1
-    run = tuple(box.content for box in boxes[first:])
+    run = tuple(_cleaned(box.content) for box in boxes[first:])
     return run if len(run) > 1 else ()
 
 
-def _unboxed(text: str) -> str | None:
-    """The answer that a response without boxes names: tag, marker line, "the answer is", last formula, number."""
-    for pattern in (_ANSWER_TAG, _MARKED):
-        matches = pattern.findall(text)
-        if matches:
-            return _first_formula(matches[-1]) or _plain(matches[-1])
-    words = list(_ANSWER_WORDS.finditer(text))
-    if words:
-        rest = text[words[-1].end() :][:500]
-        formula = _MATH.match(rest)
-        if formula:
-            tail = _SENTENCE_END.split(rest[formula.end() :], maxsplit=1)[0]
-            percent = re.match(r"\s*(?:%|percent|pct)", tail)
-            return _content(formula) + ("%" if percent else "")
-        sentence = _plain(_SENTENCE_END.split(rest, maxsplit=1)[0])
-        return _last_number(sentence) or sentence or None
-    formulas = list(_MATH.finditer(text))
-    number = _last_number(_plain(text[formulas[-1].end() :] if formulas else text))
-    if number or not formulas:
-        return number
-    percent = re.match(r"\s*(?:%|percent|pct)", text[formulas[-1].end() :][:20])
-    return _content(formulas[-1]) + ("%" if percent else "")
-
-
-def _content(match: re.Match[str]) -> str:
-    return next(group for group in match.groups() if group is not None)
-
-
-def _first_formula(text: str) -> str | None:
-    match = _MATH.search(text)
-    return _content(match) if match else None
-
-
-def _plain(text: str) -> str:
-    return _MARKDOWN.sub("", text).strip()
-
-
-def _last_number(text: str) -> str | None:
-    numbers = _NUMBER.findall(text)
-    return numbers[-1] if numbers else None
+def _cleaned(content: str) -> str:
+    """The content with HTML entities and the doubled backslashes of JSON undone."""
+    return single_backslashes(decoded(content))
