@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Method = Literal["string", "rational", "symbolic", "none"]
+Method = Literal["string", "rational", "symbolic", "numeric", "none"]
 
 
 class UnreadableReference(ValueError):

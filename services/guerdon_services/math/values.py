@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 from guerdon_services.math import exact, residues
+from guerdon_services.math.decision import Method
 from guerdon_services.math.tree import (
     Add,
     Constant,
@@ -35,6 +36,8 @@ class Values:
 
     def __init__(self, balls: bool) -> None:
         self._balls = balls
+        #: The strongest arithmetic that was asked so far.
+        self.method: Method = "rational"
 
     def equal(self, left: Node, right: Node) -> bool | None:
         """Whether two expressions have the same value; None where that cannot be told. Raises NeedsBalls."""
@@ -46,6 +49,8 @@ class Values:
         values = exact.rational(left), exact.rational(right)
         if values[0] is not None and values[1] is not None:
             return values[0] == values[1]
+        if self.method == "rational":
+            self.method = "symbolic"
         found = residues.same(left, right)
         if found is not None:
             return found
@@ -60,6 +65,8 @@ class Values:
             return 1
         if infinite(left) != 0 or infinite(right) != 0:
             return 0
+        if self.method == "rational":
+            self.method = "symbolic"
         factor = residues.ratio(left, right)
         if factor is not None:
             return (factor > 0) - (factor < 0)
@@ -130,6 +137,7 @@ class Values:
     def _need_balls(self) -> None:
         if not self._balls:
             raise NeedsBalls
+        self.method = "numeric"
 
 
 def infinite(node: Node) -> int | None:

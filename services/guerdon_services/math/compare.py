@@ -1,0 +1,456 @@
+"""Equality of two shapes: the answer may leave out a label or a unit, never add or lack a value."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from guerdon_services.math.decision import UnreadableReference
+from guerdon_services.math.quantities import same_quantity
+from guerdon_services.math.relations import MIRRORED, label_key
+from guerdon_services.math.shapes import (
+    ABOVE_ALL,
+    BELOW_ALL,
+    Based,
+    Clock,
+    Labelled,
+    Many,
+    Matrix,
+    Ordered,
+    Quantity,
+    Ratio,
+    Relation,
+    Shape,
+    Without,
+    Words,
+    interval,
+    is_interval,
+    is_listed,
+    literal,
+    quantity,
+)
+from guerdon_services.math.tree import (
+    ONE,
+    ZERO,
+    Mul,
+    Node,
+    Symbol,
+    difference,
+    negated,
+    quotient,
+    substitute,
+    symbols,
+)
+from guerdon_services.math.values import Values
+
+#: Items that are compared each with each; longer lists must agree item by item, or be plain numbers.
+_MAX_PAIRED = 40
+_SYNONYMS = {
+    r"\emptyset": "empty set",
+    "the empty set": "empty set",
+    "no solution": "empty set",
+    "no solutions": "empty set",
+    "none": "empty set",
+}
+
+
+class Comparison:
+    """Compares shapes by the values of their expressions."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+
+    def same(self, answer: Shape, gold: Shape) -> bool:
+        """Whether the answer is the reference.
+
+        Raises:
+            UnreadableReference: the reference, or the part of it that decides, cannot be read.
+        """
+        if isinstance(gold, Labelled):
+            return self._labelled(answer, gold)
+        if isinstance(answer, Labelled):
+            if isinstance(gold, Relation):
+                return answer.relation is not None and self._equation(answer.relation, gold)
+            return self.same(answer.value, gold)
+        if isinstance(gold, Relation) or isinstance(answer, Relation):
+            return self._relation(answer, gold)
+        if isinstance(gold, Matrix) or isinstance(answer, Matrix):
+            return self._matrix(answer, gold)
+        if isinstance(gold, Without) or isinstance(answer, Without):
+            return self._without(answer, gold)
+        if isinstance(gold, Many | Ordered) or isinstance(answer, Many | Ordered):
+            return self._collection(answer, gold)
+        return self._single(answer, gold)
+
+    def equal(self, left: Node, right: Node) -> bool:
+        """Whether two expressions are known to be equal."""
+        return self.values.equal(left, right) is True
+
+    # Single values
+
+    def _single(self, answer: Shape, gold: Shape) -> bool:
+        match answer, gold:
+            case Words(), Words():
+                return self._words(answer, gold)
+            case (_, Words(text, unread)):
+                if unread:
+                    raise UnreadableReference(f"cannot be read: {text[:80]!r}")
+                return False
+            case Quantity(), Quantity():
+                return same_quantity(self.values, answer, gold)
+            case Based(), Based():
+                return int(answer.digits, answer.base) == int(gold.digits, gold.base)
+            case (Clock(), Clock()):
+                return _same_time(answer, gold)
+            case (Ratio() | Clock() | Quantity(), Ratio() | Clock() | Quantity()):
+                return self._ratio(answer, gold)
+            case _:
+                return False
+
+    @staticmethod
+    def _words(answer: Words, gold: Words) -> bool:
+        if same_words(answer, gold):
+            return True
+        if gold.unread:
+            raise UnreadableReference(f"cannot be read: {gold.text[:80]!r}")
+        return False
+
+    def _ratio(self, answer: Ratio | Clock | Quantity, gold: Ratio | Clock | Quantity) -> bool:
+        given, wanted = _parts(answer), _parts(gold)
+        if given is None and wanted is not None and isinstance(answer, Quantity):
+            return len(wanted) == 2 and same_quantity(self.values, answer, quantity(quotient(*wanted)))
+        if wanted is None and given is not None and isinstance(gold, Quantity):
+            return len(given) == 2 and same_quantity(self.values, quantity(quotient(*given)), gold)
+        if given is None or wanted is None or len(given) != len(wanted):
+            return False
+        if any(self.equal(part, ZERO) for part in (given[0], wanted[0])):
+            return all(map(self.equal, given, wanted))
+        return all(
+            self.equal(Mul((one, wanted[0])), Mul((other, given[0])))
+            for one, other in zip(given, wanted, strict=True)
+        )
+
+    # Relations
+
+    def _labelled(self, answer: Shape, gold: Labelled) -> bool:
+        if isinstance(answer, Labelled):
+            value = self._renamed(answer, gold)
+            if value is not None:
+                return self.same(value, gold.value)
+            return self._equation(answer.relation, gold.relation)
+        if isinstance(answer, Relation):
+            if self._equation(answer, gold.relation):
+                return True
+            # "a + b = 3" may stand for S = 3, but "x + 1 = 3" says something else of x than x = 3 does.
+            return not _mentions(answer, gold.label) and self._relation(answer, gold.value)
+        return self.same(answer, gold.value)
+
+    @staticmethod
+    def _renamed(answer: Labelled, gold: Labelled) -> Shape | None:
+        """The answer's value in the reference's variables, when both label the same thing."""
+        name, wanted = answer.label.partition("(")[0], gold.label.partition("(")[0]
+        if answer.label == gold.label:
+            return answer.value
+        if (
+            name == wanted
+            and len(answer.arguments) == len(gold.arguments)
+            and isinstance(answer.value, Quantity)
+        ):
+            node = answer.value.node
+            for old, new in zip(answer.arguments, gold.arguments, strict=True):
+                node = substitute(node, old, Symbol(new))
+            return Quantity(node)
+        if (
+            name == wanted
+            or (answer.label == "y" and gold.arguments)
+            or (gold.label == "y" and answer.arguments)
+        ):
+            return answer.value
+        return None
+
+    def _relation(self, answer: Shape, gold: Shape) -> bool:
+        """At least one side is a relation that is neither an interval nor a labelled value."""
+        if isinstance(answer, Relation) and isinstance(gold, Relation):
+            return self._same_relation(answer, gold)
+        if isinstance(gold, Relation):
+            solved = self._solved(gold)
+            if solved is not None and isinstance(answer, Ordered):
+                return self.same(answer, solved)
+            return isinstance(answer, Quantity) and self._solves(answer.node, gold)
+        if isinstance(answer, Relation):
+            solved = self._solved(answer)
+            if solved is not None:
+                return self.same(solved, gold)
+            if set(answer.signs) == {"="}:
+                # "3 * 4 = 12": every side that is a number must agree with the last one, or the answer hedges.
+                *sides, last = answer.parts
+                return all(_has_variable(side) or self.same(side, last) for side in sides) and self.same(
+                    last, gold
+                )
+        return False
+
+    def _same_relation(self, answer: Relation, gold: Relation) -> bool:
+        for parts, signs in ((answer.parts, answer.signs), _reversed(answer)):
+            if (
+                signs == gold.signs
+                and len(parts) == len(gold.parts)
+                and all(map(self._same_side, parts, gold.parts))
+            ):
+                return True
+        return self._equation(answer, gold)
+
+    def _same_side(self, answer: Shape, gold: Shape) -> bool:
+        if isinstance(answer, Quantity) and isinstance(gold, Quantity):
+            return self.equal(answer.node, gold.node)
+        return self.same(answer, gold)
+
+    def _equation(self, answer: Relation | None, gold: Relation | None) -> bool:
+        """Relations of two sides that differ by a nonzero factor or in arrangement."""
+        if answer is None or gold is None or not len(answer.signs) == len(gold.signs) == 1:
+            return False
+        given, wanted = _difference(answer), _difference(gold)
+        if given is None or wanted is None or symbols(given) != symbols(wanted):
+            return False
+        ratio = self.values.ratio_sign(given, wanted)
+        if not ratio or answer.signs[0] not in MIRRORED:
+            return False
+        return (answer.signs[0] if ratio > 0 else MIRRORED[answer.signs[0]]) == gold.signs[0]
+
+    def _solves(self, answer: Node, gold: Relation) -> bool:
+        """Whether an expression is what an equation gives for the one variable that the expression leaves out."""
+        gap = _difference(gold)
+        if gap is None or gold.signs != ("=",):
+            return False
+        missing = symbols(gap) - symbols(answer)
+        if len(missing) != 1:
+            return False
+        (variable,) = missing
+        return self.values.is_linear(gap, variable) and self.equal(substitute(gap, variable, answer), ZERO)
+
+    def _solved(self, relation: Relation) -> Ordered | None:
+        """A linear inequality in one variable as an interval."""
+        nodes = [part.node for part in relation.parts if isinstance(part, Quantity)]
+        if (
+            len(nodes) != len(relation.parts)
+            or not 2 <= len(nodes) <= 3
+            or not set(relation.signs) <= set(MIRRORED)
+        ):
+            return None
+        if len(nodes) == 2 and relation.signs[0] not in ("=", r"\neq"):
+            return self._half_line(difference(nodes[0], nodes[1]), relation.signs[0])
+        if len(nodes) == 3 and not symbols(nodes[0]) and not symbols(nodes[2]):
+            left = self._half_line(difference(nodes[0], nodes[1]), relation.signs[0])
+            right = self._half_line(difference(nodes[1], nodes[2]), relation.signs[1])
+            return self._both(left, right) if left and right else None
+        return None
+
+    def _half_line(self, gap: Node, sign: str) -> Ordered | None:
+        """Where `gap` has this sign against 0."""
+        names = symbols(gap)
+        if len(names) != 1 or not self.values.is_linear(gap, *names):
+            return None
+        (name,) = names
+        at_zero, at_one = substitute(gap, name, ZERO), substitute(gap, name, ONE)
+        slope = difference(at_one, at_zero)
+        turned = self.values.compare(slope, ZERO)
+        if not turned:
+            return None
+        bound = quantity(quotient(negated(at_zero), slope))
+        sign = sign if turned > 0 else MIRRORED[sign]
+        closed = sign in (r"\leq", r"\geq")
+        if sign in ("<", r"\leq"):
+            return interval("(", BELOW_ALL, bound, "]" if closed else ")")
+        return interval("[" if closed else "(", bound, ABOVE_ALL, ")")
+
+    @staticmethod
+    def _both(one: Ordered, other: Ordered) -> Ordered | None:
+        """What two half-lines that look at each other have in common."""
+        up, down = (one, other) if one.items[1] == ABOVE_ALL else (other, one)
+        if up.items[1] != ABOVE_ALL or down.items[0] != BELOW_ALL:
+            return None
+        return Ordered(up.left, down.right, (up.items[0], down.items[1]))
+
+    # Matrices, sets, tuples
+
+    def _matrix(self, answer: Shape, gold: Shape) -> bool:
+        given, wanted = _rows(answer), _rows(gold)
+        if given and wanted and isinstance(gold, Ordered) is not isinstance(answer, Ordered):
+            given, wanted = _as_column(given), _as_column(wanted)
+        if given is None or wanted is None or [len(row) for row in given] != [len(row) for row in wanted]:
+            return False
+        return all(
+            self.same(cell, expected)
+            for row, expected_row in zip(given, wanted, strict=True)
+            for cell, expected in zip(row, expected_row, strict=True)
+        )
+
+    def _without(self, answer: Shape, gold: Shape) -> bool:
+        given, wanted = self._punctured(answer), self._punctured(gold)
+        if given is None or wanted is None:
+            return False
+        return self.same(given.whole, wanted.whole) and self.same(given.removed, wanted.removed)
+
+    def _punctured(self, shape: Shape) -> Without | None:
+        """(-oo, 1) and (1, oo) as all numbers without 1."""
+        if isinstance(shape, Without):
+            return shape
+        if not isinstance(shape, Many) or not all(is_interval(item) for item in shape.items):
+            return None
+        rest = [item for item in shape.items if isinstance(item, Ordered)]
+        chain = [item for item in rest if item.items[0] == BELOW_ALL]
+        while chain and len(chain) < len(rest):
+            end = chain[-1].items[1]
+            following = [item for item in rest if item not in chain and self.same(item.items[0], end)]
+            if not following:
+                return None
+            chain.append(following[0])
+        if (
+            not chain
+            or any((item.left, item.right) != ("(", ")") for item in chain)
+            or chain[-1].items[1] != ABOVE_ALL
+        ):
+            return None
+        whole = Ordered("(", ")", (BELOW_ALL, ABOVE_ALL))
+        return Without(whole, Many("set", tuple(item.items[1] for item in chain[:-1])))
+
+    def _collection(self, answer: Shape, gold: Shape) -> bool:
+        if isinstance(gold, Many) and isinstance(answer, Many):
+            return self._unordered(_flat(answer), _flat(gold), distinct="set" in (answer.kind, gold.kind))
+        if isinstance(gold, Ordered) and isinstance(answer, Ordered):
+            brackets = (answer.left, answer.right), (gold.left, gold.right)
+            same_kind = len(gold.items) != 2 or brackets[0] == brackets[1]
+            return same_kind and self._in_order(answer.items, gold.items)
+        for many, ordered in ((answer, gold), (gold, answer)):
+            if isinstance(many, Many) and isinstance(ordered, Ordered):
+                return self._list_or_tuple(many, ordered, answered=many is answer)
+        if isinstance(gold, Many) and len(_flat(gold)) == 1:
+            return self.same(answer, _flat(gold)[0])
+        if isinstance(answer, Many) and answer.kind == "set" and len(answer.items) == 1:
+            return self.same(answer.items[0], gold)
+        return self._unread(gold)
+
+    def _list_or_tuple(self, many: Many, ordered: Ordered, *, answered: bool) -> bool:
+        """A bare list may be a tuple without its brackets, or two conditions whose meet is an interval."""
+        items = many.items
+        if is_listed(many) and len(items) == 2 and is_interval(ordered):
+            one, other = items
+            if (
+                isinstance(one, Ordered)
+                and isinstance(other, Ordered)
+                and is_interval(one)
+                and is_interval(other)
+            ):
+                meet = self._both(one, other)
+                return meet is not None and self.same(meet, ordered)
+        if not is_listed(many):
+            return False
+        if all(isinstance(item, Labelled) for item in items):
+            items = tuple(sorted(items, key=lambda item: item.label if isinstance(item, Labelled) else ""))
+        return self._in_order(items, ordered.items) if answered else self._in_order(ordered.items, items)
+
+    def _in_order(self, answer: Sequence[Shape], gold: Sequence[Shape]) -> bool:
+        return len(answer) == len(gold) and all(map(self.same, answer, gold))
+
+    def _unordered(self, answer: Sequence[Shape], gold: Sequence[Shape], *, distinct: bool) -> bool:
+        """The same values in any order."""
+        if distinct or any(
+            isinstance(item, Ordered) for item in gold
+        ):  # a tuple named twice is no other answer
+            answer, gold = self._distinct(answer), self._distinct(gold)
+        if len(answer) != len(gold):
+            return any(map(self._unread, gold))
+        if len(gold) > _MAX_PAIRED:
+            answer, gold = sorted(answer, key=_by_value), sorted(gold, key=_by_value)
+            return self._in_order(answer, gold)
+        left = list(answer)
+        for wanted in gold:
+            found = next((index for index, item in enumerate(left) if self.same(item, wanted)), None)
+            if found is None:
+                return False
+            del left[found]
+        return True
+
+    def _distinct(self, items: Sequence[Shape]) -> list[Shape]:
+        kept: list[Shape] = []
+        for item in items:
+            if len(kept) > _MAX_PAIRED or not any(self.same(item, other) for other in kept):
+                kept.append(item)
+        return kept
+
+    def _unread(self, gold: Shape) -> bool:
+        """False; a reference that cannot be read is at fault itself."""
+        if isinstance(gold, Words) and gold.unread:
+            raise UnreadableReference(f"cannot be read: {gold.text[:80]!r}")
+        return False
+
+
+def same_words(answer: Words, gold: Words) -> bool:
+    """Whether two texts say the same, articles aside."""
+    return _plain(answer.text) == _plain(gold.text)
+
+
+def _plain(text: str) -> str:
+    text = text.removeprefix("the ").removeprefix("a ").removeprefix("an ")
+    return _SYNONYMS.get(text, text)
+
+
+def _same_time(answer: Clock, gold: Clock) -> bool:
+    if answer.half and gold.half:
+        return answer.seconds == gold.seconds
+    half_day = 12 * 3600
+    return answer.seconds == gold.seconds or (
+        bool(answer.half or gold.half) and answer.seconds % half_day == gold.seconds % half_day
+    )
+
+
+def _parts(shape: Ratio | Clock | Quantity) -> tuple[Node, ...] | None:
+    return None if isinstance(shape, Quantity) else shape.parts
+
+
+def _reversed(relation: Relation) -> tuple[tuple[Shape, ...], tuple[str, ...]]:
+    return relation.parts[::-1], tuple(MIRRORED.get(sign, "") for sign in reversed(relation.signs))
+
+
+def _difference(relation: Relation) -> Node | None:
+    match relation.parts:
+        case (Quantity(left), Quantity(right)):
+            return difference(left, right)
+        case _:
+            return None
+
+
+def _has_variable(side: Shape) -> bool:
+    return not isinstance(side, Quantity) or bool(symbols(side.node))
+
+
+def _mentions(relation: Relation, label: str) -> bool:
+    return any(
+        label_key(label) in symbols(part.node) for part in relation.parts if isinstance(part, Quantity)
+    )
+
+
+def _rows(shape: Shape) -> tuple[tuple[Shape, ...], ...] | None:
+    """Rows of a matrix; a tuple counts as a column, a list of lists as rows."""
+    if isinstance(shape, Matrix):
+        return shape.rows
+    if isinstance(shape, Ordered) and (shape.left, shape.right) in (("(", ")"), ("[", "]")):
+        rows = tuple(item.items for item in shape.items if isinstance(item, Ordered))
+        return rows if len(rows) == len(shape.items) else tuple((item,) for item in shape.items)
+    return None
+
+
+def _as_column(rows: tuple[tuple[Shape, ...], ...]) -> tuple[tuple[Shape, ...], ...]:
+    """A row vector as a column; anything else as it is."""
+    return tuple((cell,) for cell in rows[0]) if len(rows) == 1 else rows
+
+
+def _flat(many: Many) -> tuple[Shape, ...]:
+    """The items, with the lists inside (double signs, unions) taken apart."""
+    flat: list[Shape] = []
+    for item in many.items:
+        inner = item.value if isinstance(item, Labelled) else item
+        flat.extend(_flat(inner) if isinstance(inner, Many) else (item,))
+    return tuple(flat)
+
+
+def _by_value(shape: Shape) -> tuple[Fraction, str]:
+    number = literal(shape.node) if isinstance(shape, Quantity) else None
+    return (Fraction(0), repr(shape)) if number is None else (number.value, "")

@@ -1,0 +1,180 @@
+"""Tokens without outer structure to one value: a quantity with its unit, digits in a base, a time, a ratio, words."""
+
+import re
+from fractions import Fraction
+
+from guerdon_services.math.expression import Reading, parse
+from guerdon_services.math.lexer import Token, Unreadable
+from guerdon_services.math.shapes import Based, Clock, Many, Quantity, Ratio, Shape, Words, canonical
+from guerdon_services.math.tree import Apply, Call, Number
+from guerdon_services.math.units import split_unit
+
+_CURRENCY = frozenset("€£¥₹₽₩")
+_HEDGES = frozenset(["about", "approximately", "approx", "around", "exactly", "only", "just", "roughly"])
+_NAMED = {
+    r"\emptyset",
+    r"\mathbbN",
+    r"\mathbbZ",
+    r"\mathbbQ",
+    r"\mathbbC",
+    r"\mathbbZ+",
+    r"\mathbbQ+",
+    r"\mathbbN*",
+}
+_MAX_BASE = 36
+
+
+def leaf(tokens: list[Token], reading: Reading) -> Shape:
+    """One value; `Words` when the tokens are no mathematics."""
+    clock = _clock(tokens)
+    if clock:
+        return clock
+    if any(token.text in (r"\pm", r"\mp") for token in tokens):
+        return _both_signs(tokens, reading)
+    based = _based(tokens)
+    if based:
+        return based
+    try:
+        return _ratio(tokens, reading) or _congruence(tokens, reading) or _quantity(tokens, reading)
+    except Unreadable:
+        return words(tokens)
+
+
+def words(tokens: list[Token]) -> Words:
+    """The tokens as words, in small letters when they are prose."""
+    prose = all(token.kind in ("word", "text") or token.text in list(",.'-!?:;") for token in tokens)
+    if prose:
+        return Words(" ".join(token.text.lower() for token in tokens if token.kind in ("word", "text")))
+    text = canonical(tokens)
+    return Words(text, unread=text not in _NAMED)
+
+
+def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
+    value, marks = _stripped(tokens)
+    if not value:
+        raise Unreadable("no value")
+    bare, unit = split_unit(value)
+    if unit:
+        bare, inner = _stripped(bare)
+        marks |= inner
+        if bare and bare[-1].text == "^":
+            raise Unreadable("an exponent that is a word")
+    node = parse(bare, reading)
+    name = "" if "ordinal" in marks else canonical(unit).replace("\\text", "").strip("{}")
+    return Quantity(node, tuple(bare), name, percent="%" in marks, degrees="°" in marks)
+
+
+def _stripped(tokens: list[Token]) -> tuple[list[Token], set[str]]:
+    """The tokens without currency, degree and percent signs, ordinal suffixes and adverbs around them."""
+    start, end = 0, len(tokens)
+    marks: set[str] = set()
+    while start < end and (tokens[start].text in _CURRENCY or tokens[start].text.lower() in _HEDGES):
+        start += 1
+    while end > start:
+        width, mark = _mark_before(tokens, end)
+        if not width:
+            break
+        marks.add(mark)
+        end -= width
+    return tokens[start:end], marks
+
+
+def _mark_before(tokens: list[Token], end: int) -> tuple[int, str]:
+    """How many tokens before `end` are a sign that follows a value, and which."""
+    last = tokens[end - 1]
+    if last.text in _CURRENCY:
+        return 1, "currency"
+    if last.text == "%":
+        return 1, "%"
+    if last.text in ("°", r"\circ"):
+        return (2 if end > 1 and tokens[end - 2].text == "^" else 1), "°"
+    if last.text == "^":  # 90^
+        return 1, "°"
+    texts = [token.text for token in tokens[max(0, end - 4) : end]]
+    if texts[-1:] == ["}"] and len(texts) == 4 and texts[:2] == ["^", "{"]:
+        if texts[2] in (r"\circ", "°"):
+            return 4, "°"
+        if texts[2] in ("st", "nd", "rd", "th"):
+            return 4, "ordinal"
+    if last.text in ("st", "nd", "rd", "th") and end > 1 and tokens[end - 2].kind in ("number", "mark"):
+        return (2 if tokens[end - 2].text == "^" else 1), "ordinal"
+    return 0, ""
+
+
+def _based(tokens: list[Token]) -> Based | None:
+    """`101_2`, `1A_{16}`."""
+    cut = next((index for index, token in enumerate(tokens) if token.text == "_"), 0)
+    if not cut or tokens[0].kind != "number" or tokens[0].grouped:
+        return None
+    base = [token.text for token in tokens[cut + 1 :] if token.text not in "{}"]
+    digits = "".join(token.text for token in tokens[:cut]).upper()
+    if (
+        len(base) != 1
+        or not re.fullmatch(r"\d{1,2}", base[0])
+        or not re.fullmatch(r"[0-9A-Z]{1,400}", digits)
+    ):
+        return None
+    number = int(base[0])
+    if not 2 <= number <= _MAX_BASE or any(int(digit, _MAX_BASE) >= number for digit in digits):
+        return None
+    return Based(digits.lstrip("0") or "0", number)
+
+
+def _clock(tokens: list[Token]) -> Clock | None:
+    """`12:00`, `3:30 PM`, `20:34:00`."""
+    text = "".join(token.text for token in tokens[:12])
+    found = (
+        re.fullmatch(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?(?:([ap])\.?m\.?)?", text.lower())
+        if len(tokens) < 12
+        else None
+    )
+    if not found or int(found.group(1)) > 24:
+        return None
+    hours, half = int(found.group(1)), found.group(4) or ""
+    if half:
+        hours = hours % 12 + (12 if half == "p" else 0)
+    seconds = 3600 * hours + 60 * int(found.group(2)) + int(found.group(3) or 0)
+    parts = tuple(Number(Fraction(part)) for part in found.groups()[:3] if part)
+    return Clock(seconds, parts, half and f"{half}m")
+
+
+def _ratio(tokens: list[Token], reading: Reading) -> Ratio | None:
+    """`a : b`."""
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += (token.text in ("(", "[", "{", r"\{")) - (token.text in (")", "]", "}", r"\}"))
+        if token.text == ":" and depth == 0:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    if not 2 <= len(parts) <= 20 or not all(parts):
+        return None
+    return Ratio(tuple(parse(part, reading) for part in parts))
+
+
+def _congruence(tokens: list[Token], reading: Reading) -> Quantity | None:
+    """`3 \\pmod 7`: a class of residues."""
+    cut = next((index for index, token in enumerate(tokens) if token.text in (r"\pmod", r"\bmod", "mod")), 0)
+    if not cut:
+        return None
+    before, after = tokens[:cut], tokens[cut + 1 :]
+    if before and before[-1].text == "(" and after and after[-1].text == ")":
+        before, after = before[:-1], after[:-1]
+    value, modulus = parse(before, reading), parse(after, reading)
+    if isinstance(value, Number) and isinstance(modulus, Number) and modulus.value > 0:
+        value = Call("mod", (value, modulus))
+    return Quantity(Apply("residue class", (value, modulus)), tuple(tokens))
+
+
+def _both_signs(tokens: list[Token], reading: Reading) -> Shape:
+    """`a \\pm b` as its two values."""
+    upper = [_signed(token, "+", "-") for token in tokens]
+    lower = [_signed(token, "-", "+") for token in tokens]
+    return Many("list", (leaf(upper, reading), leaf(lower, reading)))
+
+
+def _signed(token: Token, plus: str, minus: str) -> Token:
+    if token.text == r"\pm":
+        return token._replace(text=plus)
+    return token._replace(text=minus) if token.text == r"\mp" else token

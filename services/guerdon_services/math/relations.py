@@ -1,0 +1,136 @@
+"""Equations and inequalities, and the values and intervals that many of them are."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from guerdon_services.math.lexer import Token
+from guerdon_services.math.shapes import (
+    ABOVE_ALL,
+    BELOW_ALL,
+    REALS,
+    Labelled,
+    Many,
+    Relation,
+    Shape,
+    Without,
+    canonical,
+    interval,
+)
+
+if TYPE_CHECKING:
+    from guerdon_services.math.reader import Reader
+
+SIGNS = frozenset({"=", "<", ">", r"\leq", r"\geq", r"\neq", r"\approx", r"\in", r"\equiv"})
+MIRRORED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", "=": "=", r"\neq": r"\neq"}
+_UP, _DOWN = frozenset({"<", r"\leq"}), frozenset({">", r"\geq"})
+_MAX_LABEL = 60
+_LABEL = re.compile(
+    r"\|?(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|')*\s*(?:\((?P<arguments>[^()=<>]*)\))?\|?"
+    r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*"
+    r"|\\frac\{\w+\}\{\w+\}|\\angle\s*\w+|\\bar \w+"
+)
+_CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)|[ei]")
+
+
+def related(reader: Reader, tokens: list[Token], depth: int) -> Shape | None:
+    """The relation, labelled value or interval that the tokens are; None when there is no sign between them."""
+    parts, signs = _split(tokens)
+    if not signs or not all(parts[1:]):
+        return None
+    if not parts[0]:
+        if len(signs) == 1 and signs[0] in ("=", r"\approx", r"\in"):
+            return reader.read(parts[1], depth + 1)
+        if len(signs) == 1:
+            return None
+        parts, signs = parts[1:], signs[1:]
+    return _related(reader, parts, signs, depth)
+
+
+def _split(tokens: list[Token]) -> tuple[list[list[Token]], list[str]]:
+    parts: list[list[Token]] = []
+    signs: list[str] = []
+    depth = start = 0
+    for index, token in enumerate(tokens):
+        if token.kind == "environment":
+            depth += -1 if token.text == "end" else 1
+        elif token.kind == "mark":
+            depth += (token.text in ("(", "[", "{", r"\{")) - (token.text in (")", "]", "}", r"\}"))
+            if depth == 0 and token.text in SIGNS:
+                parts.append(tokens[start:index])
+                signs.append(token.text)
+                start = index + 1
+    parts.append(tokens[start:])
+    return parts, signs
+
+
+def _related(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Shape:
+    if r"\approx" in signs:
+        cut = signs.index(r"\approx")
+        if cut == 0:
+            named = is_label(canonical(parts[0]))
+            return _labelled(reader, parts[:2], ["="], depth) if named else reader.read(parts[0], depth + 1)
+        return _related(reader, parts[: cut + 1], signs[:cut], depth)
+    if signs == [r"\in"]:
+        return reader.read(parts[1], depth + 1)
+    if set(signs) == {"="}:
+        if all(is_label(canonical(part)) for part in parts[:-1]):
+            return _labelled(reader, parts, signs, depth)
+        if len(parts) == 2 and is_label(canonical(parts[1])) and not is_label(canonical(parts[0])):
+            return _labelled(reader, parts[::-1], signs, depth)
+    return _interval(reader, parts, signs, depth) or _relation(reader, parts, signs, depth)
+
+
+def _relation(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Relation:
+    return Relation(tuple(reader.read(part, depth + 1) for part in parts), tuple(signs))
+
+
+def _labelled(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Shape:
+    name = canonical(parts[0])
+    found = _LABEL.fullmatch(name)
+    arguments = found.group("arguments") if found else None
+    return Labelled(
+        label=label_key(name),
+        arguments=tuple(argument.strip() for argument in (arguments or "").split(",") if argument.strip()),
+        value=reader.read(parts[-1], depth + 1),
+        relation=_relation(reader, parts, signs, depth),
+    )
+
+
+def label_key(label: str) -> str:
+    """What two spellings of one label share."""
+    return re.sub(r"\\text|[\s{}]", "", label)
+
+
+def is_label(text: str) -> bool:
+    """Whether a text is a name that a value can be given: a variable, f(x), |AB|, (x, y)."""
+    text = re.sub(r"\\text\{([^{}]*)\}", r" \1", text).strip()
+    return len(text) <= _MAX_LABEL and _LABEL.fullmatch(text) is not None and not _CONSTANT.fullmatch(text)
+
+
+def _interval(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Shape | None:
+    """`a < x <= b`, `x >= a` or `x != a` as a set of numbers."""
+    named = [is_label(canonical(part)) for part in parts]
+    if len(parts) == 2 and named == [False, True] and signs[0] in MIRRORED:
+        parts, signs, named = parts[::-1], [MIRRORED[signs[0]]], [True, False]
+    if len(parts) == 2 and named == [True, False]:
+        return _half_line(reader.read(parts[1], depth + 1), signs[0])
+    if len(parts) != 3 or named != [False, True, False]:
+        return None
+    if set(signs) <= _DOWN:
+        parts, signs = parts[::-1], [MIRRORED[signs[1]], MIRRORED[signs[0]]]
+    if not set(signs) <= _UP:
+        return None
+    low, high = reader.read(parts[0], depth + 1), reader.read(parts[2], depth + 1)
+    return interval("(" if signs[0] == "<" else "[", low, high, ")" if signs[1] == "<" else "]")
+
+
+def _half_line(value: Shape, sign: str) -> Shape | None:
+    if sign == r"\neq":
+        return Without(REALS, Many("set", (value,)))
+    if sign in _UP:
+        return interval("(", BELOW_ALL, value, ")" if sign == "<" else "]")
+    if sign in _DOWN:
+        return interval("(" if sign == ">" else "[", value, ABOVE_ALL, ")")
+    return None

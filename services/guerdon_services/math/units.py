@@ -1,0 +1,100 @@
+"""Units of measurement: which words are one, and how many of a base unit each is."""
+
+import re
+from fractions import Fraction
+
+from guerdon_services.math.lexer import Token
+
+_F = Fraction
+#: (dimension, how many of the dimension's base unit) by name.
+_TABLE: dict[str, tuple[str, Fraction]] = {}
+for _dimension, _names in {
+    "length": {
+        "m meter metre": _F(1), "cm centimeter centimetre": _F(1, 100), "mm millimeter millimetre": _F(1, 1000),
+        "km kilometer kilometre": _F(1000), "dm decimeter decimetre": _F(1, 10), "in inch inches": _F(254, 10000),
+        "ft foot feet": _F(3048, 10000), "yd yard": _F(9144, 10000), "mi mile": _F(1609344, 1000),
+    },
+    "mass": {
+        "g gram": _F(1), "kg kilogram": _F(1000), "mg milligram": _F(1, 1000), "t ton tonne": _F(1000000),
+        "lb lbs pound": _F(45359237, 100000), "oz ounce": _F(28349523125, 1000000000),
+    },
+    "time": {
+        "s sec second": _F(1), "ms millisecond": _F(1, 1000), "min minute": _F(60), "h hr hour": _F(3600),
+        "day": _F(86400), "week": _F(604800),
+    },
+    "volume": {"l liter litre": _F(1), "ml milliliter millilitre": _F(1, 1000)},
+    "money": {"dollar": _F(1), "cent": _F(1, 100)},
+}.items():  # fmt: skip
+    for _spellings, _factor in _names.items():
+        for _name in _spellings.split():
+            _TABLE[_name] = (_dimension, _factor)
+
+#: Units of two letters, which could as well be a product of variables.
+_SHORT = frozenset(
+    {
+        "cm", "mm", "km", "dm", "in", "ft", "yd", "mi", "kg", "mg", "lb", "oz", "ms", "hr", "ml", "mL",
+        "kW", "Hz", "kJ", "Pa", "eV", "mol", "rad", "deg", "pm", "am", "st", "nd", "rd", "th", "sq", "cu",
+    }
+)  # fmt: skip
+_NO_UNIT = frozenset({"and", "or", "not", "if", "for", "when", "where"})
+_OF_DIGITS = re.compile(r"[\d=<>]")
+
+
+def is_unit(token: Token) -> bool:
+    """Whether a token after a value can only be its unit, or another remark that does not change it."""
+    if token.kind == "text":
+        words = set(re.findall(r"[a-z]+", token.text.lower()))
+        return bool(words) and not _OF_DIGITS.search(token.text) and not words & _NO_UNIT
+    if token.kind != "word" or token.text.lower() in _NO_UNIT:
+        return False
+    return token.text in _SHORT or (len(token.text) >= 3 and not _is_run(token.text))
+
+
+def _is_run(word: str) -> bool:
+    """abc, xyz: variables, no word."""
+    return len(word) <= 4 and word.lower() in "abcdefghijklmnopqrstuvwxyz"
+
+
+def split_unit(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
+    """The tokens of the value and those of the unit after it."""
+    end = len(tokens)
+    while end > 1:
+        step = _unit_before(tokens, end)
+        if not step:
+            break
+        end -= step
+    return tokens[:end], tokens[end:]
+
+
+def _unit_before(tokens: list[Token], end: int) -> int:
+    """How many tokens before `end` belong to the unit: a word, an exponent on one, a sign between two."""
+    last = tokens[end - 1]
+    if is_unit(last):
+        return 1
+    if last.kind == "number" and end > 3 and tokens[end - 2].text == "^" and is_unit(tokens[end - 3]):
+        return 3
+    if last.text == "}" and end > 5 and tokens[end - 4].text == "^" and is_unit(tokens[end - 5]):
+        return 5
+    if last.text in ("/", "*", ".", "-") and end < len(tokens) and end > 2 and is_unit(tokens[end - 2]):
+        return 2
+    return 0
+
+
+def factor(unit: str) -> tuple[str, Fraction] | None:
+    """The dimension of a unit and its size in the base unit: cm^2 is (length^2, 1/10000); None for unknown ones."""
+    words = re.findall(r"[A-Za-z]+|\^?\{?\d\}?", unit.lower())
+    power = 1
+    if words and words[0] in ("square", "sq"):
+        words, power = words[1:], 2
+    elif words and words[0] in ("cubic", "cu"):
+        words, power = words[1:], 3
+    if len(words) == 2 and words[1].strip("^{}") in ("2", "3"):
+        power = int(words[1].strip("^{}"))
+        words = words[:1]
+    if len(words) != 1:
+        return None
+    known = _TABLE.get(words[0]) or _TABLE.get(words[0].removesuffix("s"))
+    if known is None:
+        return None
+    dimension, size = known
+    return (dimension if power == 1 else f"{dimension}^{power}", size**power)
