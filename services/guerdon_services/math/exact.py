@@ -227,6 +227,7 @@ class Evaluator:
         if node.name == "binomial":
             return self._binomial(values[0], values[1])
         if node.name in _OF_RATIONALS:
+            self._charge_fractions(values[0], values[-1])
             return _whole(_OF_RATIONALS[node.name](values))
         if _AT.get(node.name) == values[0]:
             return 1 if node.name in _ONE_AT_ZERO else 0
@@ -249,6 +250,17 @@ class Evaluator:
         if value % 2 == 0:
             return self.factorial(half) << half
         return self.factorial(2 * half) // (self.factorial(half) << half)
+
+    def divisor(self, left: int, right: int) -> int:
+        """The greatest common divisor."""
+        self.charge(left.bit_length() * right.bit_length() // 1_300_000)
+        return math.gcd(left, right)
+
+    def multiple(self, left: int, right: int) -> int:
+        """The least common multiple."""
+        divisor = self.divisor(left, right)
+        product = self._multiply(left // (divisor or 1), right)
+        return abs(product.numerator)
 
     def _binomial(self, above: Value, below: Value) -> Value:
         if isinstance(below, Fraction):
@@ -292,8 +304,8 @@ _OF_INTEGERS: dict[str, Callable[[Evaluator, list[int]], int]] = {
     "factorial": lambda evaluator, values: evaluator.factorial(values[0]),
     "double_factorial": lambda evaluator, values: evaluator.double_factorial(values[0]),
     "gamma": lambda evaluator, values: evaluator.factorial(values[0] - 1),
-    "gcd": lambda _, values: math.gcd(*values),
-    "lcm": lambda _, values: math.lcm(*values),
+    "gcd": lambda evaluator, values: evaluator.divisor(values[0], values[1]),
+    "lcm": lambda evaluator, values: evaluator.multiple(values[0], values[1]),
 }
 _OF_RATIONALS: dict[str, Callable[[Sequence[Value]], Value]] = {
     "abs": lambda values: abs(values[0]),

@@ -61,7 +61,7 @@ def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
             raise Unreadable("an exponent that is a word")
     node = parse(bare, reading)
     name = "" if "ordinal" in marks else canonical(unit).replace("\\text", "").strip("{}")
-    return Quantity(node, tuple(bare), name, percent="%" in marks, degrees="°" in marks)
+    return Quantity(node, name, percent="%" in marks, degrees="°" in marks)
 
 
 def _stripped(tokens: list[Token]) -> tuple[list[Token], set[str]]:
@@ -164,7 +164,7 @@ def _congruence(tokens: list[Token], reading: Reading) -> Quantity | None:
     value, modulus = parse(before, reading), parse(after, reading)
     if isinstance(value, Number) and isinstance(modulus, Number) and modulus.value > 0:
         value = Call("mod", (value, modulus))
-    return Quantity(Apply("residue class", (value, modulus)), tuple(tokens))
+    return Quantity(Apply("residue class", (value, modulus)))
 
 
 def _both_signs(tokens: list[Token], reading: Reading) -> Shape:

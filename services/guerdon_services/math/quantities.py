@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from guerdon_services.math.shapes import Quantity, canonical, literal
+from guerdon_services.math.shapes import Quantity, literal
 from guerdon_services.math.tree import Constant, Mul, Node, Number, Symbol, quotient, walk
 from guerdon_services.math.units import factor
 from guerdon_services.math.values import Values
@@ -45,8 +45,8 @@ def _units(answer: Quantity, gold: Quantity) -> Quantity | None:
     scale = given[1] / wanted[1]
     number = literal(answer.node)
     if number is not None:
-        return Quantity(Number(number.value * scale), answer.tokens, gold.unit)
-    return Quantity(Mul((Number(scale), answer.node)), answer.tokens, gold.unit)
+        return Quantity(Number(number.value * scale), gold.unit)
+    return Quantity(Mul((Number(scale), answer.node)), gold.unit)
 
 
 def _same_angle(values: Values, answer: Quantity, gold: Quantity) -> bool:
@@ -150,8 +150,3 @@ def _terminates(value: Fraction) -> bool:
         while rest % prime == 0:
             rest //= prime
     return rest == 1
-
-
-def same_text(answer: Quantity, gold: Quantity) -> bool:
-    """Whether two values are written alike, units aside."""
-    return canonical(answer.tokens) == canonical(gold.tokens)

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from typing_extensions import TypeIs
+from typing import Literal, TypeGuard
 
 from guerdon_services.math.lexer import Token
 from guerdon_services.math.tree import ZERO, Constant, Mul, Node, Number, Pow, negated
@@ -17,7 +15,6 @@ class Quantity:
     """One value. `unit` is "" where none is given; `percent` and `degrees` tell signs after it."""
 
     node: Node
-    tokens: tuple[Token, ...] = ()
     unit: str = ""
     percent: bool = False
     degrees: bool = False
@@ -169,7 +166,7 @@ def literal(node: Node) -> Number | None:
             return None
 
 
-def is_listed(shape: Shape) -> TypeIs[Many]:
+def is_listed(shape: Shape) -> TypeGuard[Many]:
     """Whether a shape is a list without brackets."""
     return isinstance(shape, Many) and shape.kind in ("list", "and", "or")
 

@@ -33,13 +33,11 @@ _PLACES = 12
 _MOST_WORDS = 5
 
 _TURN_END = re.compile(r"<\|(?:im_end|endoftext|eot_id|end|return|end_of_text)\|>|</s>|<end_of_turn>|<eos>")
+#: A calculator's notes and special tokens; a stock phrase; emphasis, where ** between digits is a power.
 _NOISE = re.compile(
-    r"<<[^<>\n]{0,200}>>"  # a calculator's notes
-    r"|<\|[\w ]{1,30}\|>\w{0,20}"
+    r"<(?:<[^<>\n]{0,200}>>|\|[\w ]{1,30}\|>\w{0,20})"
     r"|I hope (?:it|this) (?:is correct|helps)\W?"
-    # Emphasis; ** between digits is a power.
-    r"|(?<![0-9A-Za-z)])\*\*|\*\*(?![0-9A-Za-z(])|__(?=\W|$)|(?<!\S)__|`+",
-    re.IGNORECASE,
+    r"|\*\*(?:(?<![0-9A-Za-z)]\*\*)|(?![0-9A-Za-z(]))|__(?:(?=\W|$)|(?<!\S__))|`+"
 )
 _FENCE = re.compile(r"(?m)^\s{0,3}```[\w+-]{0,20}[ \t]*$")
 
@@ -47,24 +45,19 @@ _TAG = re.compile(r"<(/?)(?:final[_ ]?)?answer>", re.IGNORECASE)
 _MARKED = re.compile(r"(?m)^[ \t>]{0,8}(####|A:|答[:：])[ \t]*+([^\n]++)$")
 _HEADING = re.compile(r"(?im)^[ \t>#*]{0,12}(?:the )?(?:final |correct )?answers?[ \t*#:]{0,12}$")
 
-#: The answer, as languages call it. English needs the copula or a colon right after; see _LINK.
-_NOUN = (
-    r"\banswers?(?: (?:here|therefore|then|now|choice|option|key|letter)\b| (?:to|for|of|in)\b[^.:=\n]{1,80}?)?"
-    r"|\bans\b\.?|\b(?:correct |right )?(?:option|choice)|\bsolutions?(?: (?:to|of|for)\b[^.:=\n]{1,80}?)?"
-    r"|答案|最终结果|解答|正解|答え|정답|답"
-    r"|\bréponse|\bantwort|\bergebnis|\brespuesta|\bresposta|\brisposta|\bantwoord|\bodpowied[zź]"
-    r"|\bcevap|\bjawaban(?:nya)?|\bđáp án|\bđáp số|\bответ|\bвідповідь|الإجابة|الجواب|उत्तर"
+#: The answer, as languages call it. Literals in lower case: the search takes one look at most characters.
+_NOUN = re.compile(
+    "answer|ans|option|choice|solution|答案|最终结果|解答|正解|答え|정답|답|réponse|antwort|ergebnis|respuesta|resposta"
+    "|risposta|antwoord|odpowiedź|odpowiedz|cevap|jawaban|đáp án|đáp số|ответ|відповідь|الإجابة|الجواب|उत्तर"
 )
-_FILLER = r"(?:\s\w{1,15}){0,2}?[\s*_\"'”)」）]{0,6}"
-_LINK = (
-    r"(?:\b(?:is|are|was|be|equals?|est|sont|ist|lautet|beträgt|es|son|é|è|to|jest|adalah|là|olarak|равен|равно"
+#: From that to the answer itself: "s to the last question would then be".
+_IS = re.compile(
+    r"(?:s|nya|\.)?(?: (?:to|for|of|in)\b[^.:=\n]{1,80}?)?(?:,?\s\w{1,15}){0,2}?,?[\s*_\"'”)」）]{0,6}"
+    r"(?:\b(?:is|are|was|be|equals?|est|sont|ist|lautet|beträgt|es|son|é|è|to|jest|adalah|là|равен|равно"
     r"|равняется)\b"
-    r"|[:：=≈→—]|–|\s-(?=\s)|应该是|应该为|应是|应为|应选|即为|等于|是|为|為|选|選|は|이|가|은|는|هي|هو|है)"
+    r"|[:：=≈→—–]|-(?=\s)|应该是|应该为|应是|应为|应选|即为|就是|等于|是|为|為|选|選|は|이|가|은|는|هي|هو|है)"
 )
-_WORDS = re.compile(
-    rf"(?:{_NOUN}){_FILLER}{_LINK}|(?:本题|故|应|因此|所以|正确的?)选(?:择|项)?(?:是|为|[:：])?",
-    re.IGNORECASE,
-)
+_CHOSEN = re.compile(r"选(?<=[题故应此以确的]选)(?:择|项)?(?:是|为|[:：])?")
 
 #: Words between "the answer is" and the answer.
 _BEFORE = re.compile(
@@ -88,9 +81,8 @@ _THEREFORE = re.compile(
     r"(?im)(?:^|[.。!?]\s)\s{0,4}(?:therefore|thus|hence|so|consequently|in conclusion|所以|因此|故|综上所?述?|donc"
     r"|also|daher|por (?:lo )?tanto|следовательно|итак|よって|したがって|따라서|그러므로)(?!\w{0,20}n't)[,，:]?"
 )
-_IS_CORRECT = re.compile(
-    r"(?:\b(?:option|choice|answer)\s?)?\(?\b([A-J])\)?\.? is (?:the )?(?:correct|right|best)\b|选项\s?([A-J])\s?正确"
-)
+_IS_CORRECT = re.compile(r" is (?:the )?(?:correct|right|best)\b|\s?正确")
+_LETTER = re.compile(r"(?:^|[\s(项])([A-J])[).]{0,2}\Z")
 _EQUATED = re.compile(r"\d\s?[x×]\s?(?=\d)")
 
 
@@ -125,8 +117,11 @@ def _named(text: str) -> str | None:
         answer = _phrase(place.text.strip()) if place.alone else _announced(place.text, place.sure)
         if answer:
             return answer
-    choices = [match.group(1) or match.group(2) for match in _IS_CORRECT.finditer(text)]
-    return choices[-1] if choices else None
+    letters = [
+        _LETTER.search(text[max(0, match.start() - 4) : match.start()])
+        for match in _IS_CORRECT.finditer(text)
+    ]
+    return next((letter.group(1) for letter in reversed(letters) if letter), None)
 
 
 def _tagged(text: str) -> Iterator[_Place]:
@@ -155,11 +150,17 @@ def _worded(text: str) -> Iterator[_Place]:
     """What follows "the answer is" and its like, or a heading that says answer."""
     for match in _HEADING.finditer(text):
         yield _Place(match.end(), _after(text, match.end()), alone=False)
-    for match in _WORDS.finditer(text):
-        words = match.group().lower()
-        solution = words.startswith("solution")
-        if not (solution and words.endswith((":", "：", "="))):
-            yield _Place(match.end(), _after(text, match.end()), alone=False, sure=not solution)
+    for match in _CHOSEN.finditer(text):
+        yield _Place(match.end(), _after(text, match.end()), alone=False)
+    lower = text.lower()
+    for noun in _NOUN.finditer(lower if len(lower) == len(text) else text):
+        said = _IS.match(lower, noun.end())
+        # "plans are" and "Solution: first …" name no answer.
+        inside = noun.group().isalpha() and text[max(0, noun.start() - 1) : noun.start()].isalpha()
+        solution = noun.group() == "solution"
+        if not said or (inside and noun.group()[0] < "\u0600") or (solution and said.group()[-1] in ":：="):
+            continue
+        yield _Place(said.end(), _after(text, said.end()), alone=False, sure=not solution)
 
 
 def _after(text: str, start: int) -> str:
