@@ -148,15 +148,16 @@ def _print_traps(cases: Sequence[Case]) -> None:
         return
     print("guerdon: traps", file=sys.stderr)
     one = run_pass("guerdon", {}, [], traps, TRAP_LIMIT_S)
-    print("\nguerdon, traps     n  answered  wrong 1s  longest wall s  statuses")
+    print("\nguerdon, traps     n  answered  wrong 1s  over 1 s  longest wall s  statuses")
     for trap in (*DANGEROUS, "hack"):
         pairs = [pair for pair in zip(traps, one.outcomes, strict=True) if pair[0].trap == trap]
         statuses = Counter(outcome.status for _, outcome in pairs)
         wrong = sum(outcome.right and not case.right and not case.disputed for case, outcome in pairs)
         told = ", ".join(f"{status} {count}" for status, count in statuses.most_common())
+        slow = sum(outcome.wall_s > 1.0 for _, outcome in pairs)
         longest = max((outcome.wall_s for _, outcome in pairs), default=0.0)
         answered = len(pairs) - statuses["killed"] - statuses["raised"]
-        print(f"{trap:16} {len(pairs):4}  {answered:8}  {wrong:8}  {longest:14.3f}  {told}")
+        print(f"{trap:16} {len(pairs):4}  {answered:8}  {wrong:8}  {slow:8}  {longest:14.3f}  {told}")
     print(f"files that appeared: {', '.join(one.files) or 'none'} (PWNED would be code that ran)")
 
 

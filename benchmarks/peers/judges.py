@@ -5,7 +5,7 @@ Their packages are imported on entry, so that a side's process holds nothing of 
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ Side = Callable[[Options], AbstractContextManager[Judge]]
 
 
 @contextmanager
-def guerdon(options: Options) -> Iterator[Judge]:
+def guerdon(options: Options) -> Generator[Judge]:
     """Our service without its transport; `options` are its start-up settings."""
     from guerdon.types import Sample
     from guerdon_services.math.service import MathOptions, MathScorer, MathSettings
@@ -52,7 +52,7 @@ def guerdon(options: Options) -> Iterator[Judge]:
 
 
 @contextmanager
-def math_verify(options: Options) -> Iterator[Judge]:
+def math_verify(options: Options) -> Generator[Judge]:
     """Math-Verify with its defaults, its own time limits included; a reference is given in a box."""
     peer: Any = importlib.import_module("math_verify")
 
@@ -65,7 +65,7 @@ def math_verify(options: Options) -> Iterator[Judge]:
 
 
 @contextmanager
-def math_verify_trl(options: Options) -> Iterator[Judge]:
+def math_verify_trl(options: Options) -> Generator[Judge]:
     """Math-Verify as `accuracy_reward` of TRL 1.16.0 calls it: LaTeX only, boxes first, nothing malformed mended.
 
     A reference stands between dollars; one that cannot be read gives None there, which is no 1 here.
@@ -87,7 +87,7 @@ def math_verify_trl(options: Options) -> Iterator[Judge]:
 
 
 @contextmanager
-def verl_strings(options: Options) -> Iterator[Judge]:
+def verl_strings(options: Options) -> Generator[Judge]:
     """verl's string grader `math_reward`, loaded from `options["file"]` alone: the package needs an ML stack.
 
     References stand without dollars, which it does not take off.
