@@ -53,10 +53,13 @@ _NOUN = re.compile(
 #: From that to the answer itself: "s to the last question would then be".
 _IS = re.compile(
     r"(?:s|nya|\.)?(?: (?:to|for|of|in)\b[^.:=\n]{1,80}?)?(?:,?\s\w{1,15}){0,2}?,?[\s*_\"'”)」）]{0,6}"
-    r"(?:\b(?:is|are|was|be|equals?|est|sont|ist|lautet|beträgt|es|son|é|è|to|jest|adalah|là|равен|равно"
+    r"(?:\b(?:is|are|was|be|equals?|est|sont|ist|lautet|beträgt|es|son|é|è|jest|adalah|là|равен|равно"
     r"|равняется)\b"
     r"|[:：=≈→—–]|-(?=\s)|应该是|应该为|应是|应为|应选|即为|就是|等于|是|为|為|选|選|は|이|가|은|는|هي|هو|है)"
 )
+_BARE_IS = re.compile(r"s?[\s*_\"'”)]*(?:is|are|[:：=])")
+#: From this letter on, what stands before a word may be written onto it: Arabic, Chinese, Korean.
+_FIRST_UNSPACED = "\u0600"
 _CHOSEN = re.compile(r"选(?<=[题故应此以确的]选)(?:择|项)?(?:是|为|[:：])?")
 
 #: Words between "the answer is" and the answer.
@@ -83,6 +86,11 @@ _THEREFORE = re.compile(
 )
 _IS_CORRECT = re.compile(r" is (?:the )?(?:correct|right|best)\b|\s?正确")
 _LETTER = re.compile(r"(?:^|[\s(项])([A-J])[).]{0,2}\Z")
+_REFERENCE = re.compile(
+    r"(?:step|equation|eq\.|theorem|lemma|case|part|section|figure|page|method|problem|question|exercise|第)"
+    r"\s{0,3}[(\[]?\d{1,4}",
+    re.IGNORECASE,
+)
 _EQUATED = re.compile(r"\d\s?[x×]\s?(?=\d)")
 
 
@@ -98,7 +106,8 @@ class _Place(NamedTuple):
 def unboxed(text: str) -> str | None:
     """The answer that a response without boxes names, None where it names none."""
     text = _readable(text)
-    return _named(text) or _concluded(text) or _last(text)
+    answer = _named(text) or _concluded(text) or _last(text) or ""
+    return answer.strip() or None
 
 
 def _readable(text: str) -> str:
@@ -153,14 +162,24 @@ def _worded(text: str) -> Iterator[_Place]:
     for match in _CHOSEN.finditer(text):
         yield _Place(match.end(), _after(text, match.end()), alone=False)
     lower = text.lower()
-    for noun in _NOUN.finditer(lower if len(lower) == len(text) else text):
+    if len(lower) != len(text):  # the capital dotted i becomes two characters
+        lower = text
+    for noun in _NOUN.finditer(lower):
         said = _IS.match(lower, noun.end())
-        # "plans are" and "Solution: first …" name no answer.
-        inside = noun.group().isalpha() and text[max(0, noun.start() - 1) : noun.start()].isalpha()
-        solution = noun.group() == "solution"
-        if not said or (inside and noun.group()[0] < "\u0600") or (solution and said.group()[-1] in ":：="):
-            continue
-        yield _Place(said.end(), _after(text, said.end()), alone=False, sure=not solution)
+        if said and _is_announcement(
+            noun.group(), said.group(), lower[max(0, noun.start() - 1) : noun.start()]
+        ):
+            sure = noun.group() != "solution"
+            yield _Place(said.end(), _after(text, said.end()), alone=False, sure=sure)
+
+
+def _is_announcement(noun: str, said: str, before: str) -> bool:
+    """Whether these words announce the answer: not "plans are", "Solution: first …" or "option A is 5"."""
+    if before.isalpha() and noun[0] < _FIRST_UNSPACED:
+        return False
+    if noun == "solution":
+        return said[-1] not in ":：="
+    return noun not in ("option", "choice") or bool(_BARE_IS.fullmatch(said))
 
 
 def _after(text: str, start: int) -> str:
@@ -231,9 +250,7 @@ def _last(text: str) -> str | None:
         if len(pieces) == 1 and (has_value(pieces[0]) or re.fullmatch(r"\(?[A-J]\)?", pieces[0])):
             return _result(pieces[0])
     last = last_formulas(text, found)
-    if last is None:
-        return last_number(text)
-    return last_number(text[last[1] :]) or last[0]
+    return last_number(_REFERENCE.sub("", text[last[1] if last else 0 :])) or (last[0] if last else None)
 
 
 def _result(line: str) -> str:
