@@ -44,10 +44,13 @@ _SENTENCE_END = re.compile(
 #: What follows these words explains the answer.
 _EXPLANATION = re.compile(
     r"[\s,(，（](?:because|since|where|when|which(?!\s(?:is|equals)\s[^a-z])|as|so|if|after|given|assuming"
-    r"|for (?:all|every|any|some)|see|not|rather|instead|but|from|by|obtained|with|car|parce|weil|da|porque"
+    r"|for (?:all|every|any|some)|see|not|rather|instead|but|from|by|obtained|with|parce|weil|da|porque"
     r"|так|потому)\b|[,，、]?(?:因为|其中|所以|即)",
     re.IGNORECASE,
 )
+_VERDICT = re.compile(r"(?:yes|no|true|false|是的?|否|不是)(?=\s*[,，.:;。])", re.IGNORECASE)
+_FOREIGN_AND = re.compile(r"\s?(?:和|与|と|와|\bи\b|\bet\b|\bund\b)\s?(?=[-\d$\\(])")
+_FOREIGN_OR = re.compile(r"\s?(?:或者?|または|또는|\bили\b|\bou\b|\boder\b)\s?(?=[-\d$\\(])")
 #: Verb endings that close a sentence after its answer.
 _CLOSING_VERB = re.compile(r"\s*(?:です|でした|である|となります|になります|だ|입니다|이다|이에요|예요)\s*$")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:、．]|(?=\s*(?:$|[,;，；]|[\u4e00-\u9fff])))")
@@ -67,7 +70,7 @@ _NOT_WORDS = re.compile(
     re.IGNORECASE,
 )
 _SHORT_WORDS = re.compile(
-    r"is|it|to|of|at|in|on|as|by|we|he|an|if|so|do|be|my|no|up|us|am|la|le|es|et", re.IGNORECASE
+    r"is|it|to|of|at|in|on|as|by|we|he|an|if|so|do|be|my|no|up|us|am|la|le|es", re.IGNORECASE
 )
 #: Stands for a formula while prose is split.
 _MASK = "\ue000"
@@ -266,9 +269,16 @@ def has_value(piece: str) -> bool:
     return any(char.isdigit() or char == "\\" for char in piece) or len(re.findall(r"\w", piece)) > 1
 
 
+def yes_or_no(text: str) -> str | None:
+    """The word that settles a question, when a text begins with it."""
+    match = _VERDICT.match(text)
+    return match.group() if match else None
+
+
 def lead(text: str) -> str | None:
     """The answer that a text begins with: notation, formulas, a choice, a number before its unit."""
-    phrase = _CLOSING_VERB.sub("", sentence(_PERCENT.sub("%", text[:2000])))
+    text = _FOREIGN_OR.sub(" or ", _FOREIGN_AND.sub(" and ", _PERCENT.sub("%", text[:2000])))
+    phrase = _CLOSING_VERB.sub("", sentence(text))
     pieces = chunks(phrase)
     if len(pieces) == 1:
         return pieces[0] if re.search(r"\w", pieces[0]) else None

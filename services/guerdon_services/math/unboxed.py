@@ -22,6 +22,7 @@ from guerdon_services.math.phrases import (
     plain,
     sentence,
     single_backslashes,
+    yes_or_no,
 )
 
 #: Characters at the end of a response in which an unboxed answer is looked for.
@@ -60,13 +61,15 @@ _IS = re.compile(
 _BARE_IS = re.compile(r"s?[\s*_\"'”)]*(?:is|are|[:：=])")
 #: From this letter on, what stands before a word may be written onto it: Arabic, Chinese, Korean.
 _FIRST_UNSPACED = "\u0600"
-_CHOSEN = re.compile(r"选(?<=[题故应此以确的]选)(?:择|项)?(?:是|为|[:：])?")
+_CHOSEN = re.compile(
+    r"选(?:(?<=[题故应此以确的]选)(?:择|项)?|(?<![\u4e00-\u9fff]选)择?)(?:是|为|[:：])?(?=[\s(（$]{0,4}(?:\\text\{)?[A-J])"
+)
 
 #: Words between "the answer is" and the answer.
 _BEFORE = re.compile(
     r"(?:[\s:：*_\"'`>=≈~“「]++|\\approx\s|(?:therefore|thus|simply|just|indeed|then|hence|clearly|also|still|actually"
     r"|approximately|about|roughly|around|exactly|nearly|equal to|given by|that|as follows|option|choice"
-    r"|only|donc|environ|also|etwa|ungefähr|aproximadamente|约|大约|约为|选项|选择?|는|은)(?=[\s:：,(（]|选|\d|[A-Z])\s*+[,:：]?)",
+    r"|only|donc|environ|etwa|ungefähr|aproximadamente|约|大约|约为|选项|选择?|는|은)(?=[\s:：,(（]|选|\d|[A-Z])\s*+[,:：]?)",
     re.IGNORECASE,
 )
 _BULLET = re.compile(r"\s*+(?:[-*•>]\s++)?+")
@@ -81,8 +84,8 @@ _COPULA = re.compile(
     re.IGNORECASE,
 )
 _THEREFORE = re.compile(
-    r"(?im)(?:^|[.。!?]\s)\s{0,4}(?:therefore|thus|hence|so|consequently|in conclusion|所以|因此|故|综上所?述?|donc"
-    r"|also|daher|por (?:lo )?tanto|следовательно|итак|よって|したがって|따라서|그러므로)(?!\w{0,20}n't)[,，:]?"
+    r"(?im)(?:^|[.。!?]\s)\s{0,4}(?:(?:therefore|thus|hence|so|consequently|in conclusion|donc|also|daher"
+    r"|por (?:lo )?tanto|следовательно|итак)\b|所以|因此|故|综上所?述?|よって|したがって|따라서|그러므로)[,，:]?"
 )
 _IS_CORRECT = re.compile(r" is (?:the )?(?:correct|right|best)\b|\s?正确")
 _LETTER = re.compile(r"(?:^|[\s(项])([A-J])[).]{0,2}\Z")
@@ -188,14 +191,20 @@ def _after(text: str, start: int) -> str:
 
 def _announced(text: str, sure: bool) -> str | None:
     """The answer in what follows "the answer is"."""
+    text = _without_filler(text)
+    if _NO_ANSWER.match(text):
+        return None
+    return _phrase(text) if sure else _equated(text)
+
+
+def _without_filler(text: str) -> str:
+    """The text without "therefore", "equal to", bullets and the like at its start."""
     for _ in range(_PLACES):
         match = _BEFORE.match(text) or _BULLET.match(text)
         if not match or not match.end():
             break
         text = text[match.end() :]
-    if _NO_ANSWER.match(text):
-        return None
-    return _phrase(text) if sure else _equated(text)
+    return text
 
 
 def _phrase(text: str) -> str | None:
@@ -204,7 +213,7 @@ def _phrase(text: str) -> str | None:
     if is_hedge(phrase):
         return plain(phrase)
     values = [piece for piece in chunks(phrase) if has_value(piece)]
-    found = _equated(text) or (values[-1] if values else None)
+    found = yes_or_no(text) or _equated(text) or (values[-1] if values else None)
     if found:
         return found
     words = plain(phrase)
@@ -213,9 +222,11 @@ def _phrase(text: str) -> str | None:
 
 def _equated(text: str) -> str | None:
     """What a text begins with, or says that something is."""
-    found = lead(text)
-    if found:
-        return found
+    return lead(text) or _said(text)
+
+
+def _said(text: str) -> str | None:
+    """What follows the last "is" of the first sentence."""
     phrase = sentence(text)
     spans = formulas(phrase)
     copulas = [
@@ -223,7 +234,7 @@ def _equated(text: str) -> str | None:
         for match in _COPULA.finditer(phrase)
         if not any(formula.start < match.start() < formula.end for formula in spans)
     ]
-    found = lead(phrase[copulas[-1].end() :].lstrip(" :：\n")) if copulas else None
+    found = lead(_without_filler(phrase[copulas[-1].end() :])) if copulas else None
     return found if found and has_value(found) else None
 
 
@@ -233,11 +244,9 @@ def _concluded(text: str) -> str | None:
     if not matches:
         return None
     match = matches[-1]
-    said = sentence(text[match.end() :], explained=True)
-    rest = text[match.end() + len(said) :]
-    if formulas(rest) or last_number(rest):
-        return None
-    return _equated(said)
+    conclusion = sentence(text[match.end() :], explained=True)
+    rest = text[match.end() + len(conclusion) :]
+    return None if formulas(rest) or last_number(rest) else _said(conclusion)
 
 
 def _last(text: str) -> str | None:
