@@ -1,6 +1,5 @@
 """Values of expressions as balls: intervals of real numbers, or rectangles of complex ones, with proven bounds."""
 
-import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from hashlib import blake2b
@@ -8,32 +7,34 @@ from hashlib import blake2b
 from flint import acb, arb, ctx, fmpq
 
 from guerdon_services.math import exact
+from guerdon_services.math.ball_functions import (
+    ENTIRE,
+    GAMMA,
+    PIECEWISE,
+    REAL_WITHIN,
+    Ball,
+    NotFinite,
+    Unknown,
+    digits,
+    integer,
+    magnitude,
+    real,
+)
+from guerdon_services.math.survey import endless
 from guerdon_services.math.tree import Add, Apply, Bound, Call, Constant, Mul, Node, Number, Pow, Symbol
-
-Ball = arb | acb
 
 #: Terms of a sum or a product that are evaluated one by one.
 _MAX_TERMS = 3_000
-#: Steps of one evaluation; one takes about half a microsecond at the lowest precision.
-_STEPS = 80_000
-#: Decimal places of the arguments that an unknown function tells apart.
-_PLACES = 25
 _MAX_DEGREE = 1_000
-_MAX_LOWER = 400
-
-
-class Unknown(Exception):
-    """The value cannot be told at this precision, or not at all."""
-
-
-class NotFinite(Unknown):
-    """The value is infinite or undefined."""
 
 
 class Evaluator:
-    """Evaluates expressions at the current precision; its budget of steps is for all of them together."""
+    """Evaluates expressions at the current precision.
 
-    def __init__(self, point: Callable[[str], arb]) -> None:
+    Its methods raise Unknown where a value cannot be told, and Outside where that takes too long.
+    """
+
+    def __init__(self, point: Callable[[str], arb], budget: exact.Budget) -> None:
         #: Bits that the numbers in the expressions and their values take up before and after the binary point.
         self.size = 0
         #: Whether a real function left the real numbers.
@@ -45,15 +46,15 @@ class Evaluator:
         self._point = point
         self._local: dict[str, arb] = {}
         self._depth = 0
-        self._exact = exact.Evaluator(bits=256, steps=20_000)
-        self._steps = _STEPS
-        scale = max(1.0, ctx.prec / 256)
-        self._simple = 1 + int(scale) // 4
-        self._costly = int(6 * scale**1.5)
-        self._gamma = int(6 * scale**2)
+        self._exact = exact.Evaluator(budget, bits=256)
+        self._spend = budget.spend
+        scale = ctx.prec / 256
+        self._simple = 1 + int(scale**1.5) // 16
+        self._costly = 2 + int(2 * scale**1.5)
+        self._gamma = 4 + int(4 * scale**2)
 
     def pair(self, left: Node, right: Node) -> tuple[Ball, Ball]:
-        """The values of two expressions; the larger size counts. Raises Unknown."""
+        """The values of two expressions; the larger size counts."""
         first = self.value(left)
         size, self.size = self.size, 0
         second = self.value(right)
@@ -61,8 +62,8 @@ class Evaluator:
         return first, second
 
     def value(self, node: Node) -> Ball:
-        """The value of an expression. Raises Unknown."""
-        self._charge(self._simple)
+        """The value of an expression."""
+        self._spend(self._simple)
         if isinstance(node, Number):
             return self._number(node.value)
         if isinstance(node, Symbol):
@@ -79,20 +80,16 @@ class Evaluator:
         if isinstance(node, Pow):
             return self._kept(self._pow(node))
         if isinstance(node, Call):
-            self._charge(self._costly)
+            self._spend(self._costly)
             return self._kept(self._call(node.name, [self.value(part) for part in node.arguments]))
         if isinstance(node, Constant):
             return _constant(node.name)
         if isinstance(node, Apply):
             self.unknown = True
-            parts = [node.name, *[_text(self.value(argument)) for argument in node.arguments]]
+            self._spend(5)
+            parts = [node.name, *[digits(self.value(argument)) for argument in node.arguments]]
             return seeded(parts, 1, 9)
         return self._bound(node)
-
-    def _charge(self, steps: int) -> None:
-        self._steps -= steps
-        if self._steps < 0:
-            raise Unknown
 
     def _number(self, value: Fraction) -> arb:
         above, below = value.numerator, value.denominator
@@ -129,7 +126,7 @@ class Evaluator:
         if isinstance(node.exponent, Number):
             exponent = node.exponent.value
         else:
-            self._charge(self._costly)
+            self._spend(self._costly)
             try:
                 exponent = self._exact.value(node.exponent)
             except exact.Outside:
@@ -137,7 +134,7 @@ class Evaluator:
         base = self.value(node.base)
         if exponent.denominator == 1:
             return _integer_power(base, exponent.numerator)
-        self._charge(self._costly)
+        self._spend(self._costly)
         self.size += exponent.numerator.bit_length() + exponent.denominator.bit_length()
         return self._fractional_power(base, exponent.numerator, exponent.denominator)
 
@@ -193,14 +190,15 @@ class Evaluator:
                 self._exact.local[node.variable] = index
                 yield self.value(node.body)
 
-        if node.kind == "sum":
-            total = self._sum(values())
-        else:
-            total = arb(1)
+        try:
+            if node.kind == "sum":
+                return self._sum(values())
+            product: Ball = arb(1)
             for value in values():
-                total = total * value
-        self._restore(node.variable, outer, outer_exact)
-        return total
+                product = product * value
+            return product
+        finally:
+            self._restore(node.variable, outer, outer_exact)
 
     def _restore(self, name: str, value: arb | None, exact_value: exact.Value | None) -> None:
         self._local.pop(name, None)
@@ -218,24 +216,22 @@ class Evaluator:
         outer, outer_exact = self._local.get(node.variable), self._exact.local.pop(node.variable, None)
         self._local[node.variable] = seeded(["variable", str(self._depth)], 0, 1)
         self._depth += 1
-        parts.append(_text(self.value(node.body)))
+        parts.append(digits(self.value(node.body)))
         self._depth -= 1
         self._restore(node.variable, outer, outer_exact)
         self.left_reals = left
         return seeded(parts, 1, 9)
 
     def _end(self, node: Node | None) -> str:
-        if node is None or node == Constant("infinity"):
-            return str(node)
-        if isinstance(node, Mul) and node.factors[1:] == (Constant("infinity"),):
-            return "-" if integer(self.value(node.factors[0])) == -1 else "?"
-        return _text(self.value(node))
+        if node is None or endless(node):
+            return f"end {node and endless(node)}"
+        return digits(self.value(node))
 
     def _call(self, name: str, values: list[Ball]) -> Ball:
         value = values[0]
-        if name in _ENTIRE:
-            return _ENTIRE[name](value)
-        if name in _REAL_WITHIN:
+        if name in ENTIRE:
+            return ENTIRE[name](value)
+        if name in REAL_WITHIN:
             return self._within(name, value)
         if name == "acot":
             return arb.pi() / 2 - value.atan()
@@ -246,14 +242,14 @@ class Evaluator:
             return logarithm / self._within("ln", values[1]) if len(values) == 2 else logarithm
         if name == "root":
             return self._root(value, values[1])
-        if name in _GAMMA:
-            self._charge(self._gamma)
-            return _GAMMA[name](values)
-        return _PIECEWISE[name]([real(value) for value in values])
+        if name in GAMMA:
+            self._spend(self._gamma + (100 if name == "binomial" else 0))
+            return GAMMA[name](values)
+        return PIECEWISE[name]([real(value) for value in values])
 
     def _within(self, name: str, value: Ball) -> Ball:
         """A function that is real on an interval only."""
-        inside, outside, method = _REAL_WITHIN[name]
+        inside, outside, method = REAL_WITHIN[name]
         if isinstance(value, arb):
             if inside(value):
                 return method(value)
@@ -273,56 +269,10 @@ class Evaluator:
         return self._fractional_power(value, 1 if whole > 0 else -1, abs(whole))
 
 
-def magnitude(value: arb) -> int | None:
-    """The exponent of the power of 2 above the middle of a ball; None for 0."""
-    middle = value.mid()
-    if middle.is_zero():
-        return None
-    mantissa, exponent = middle.man_exp()
-    return int(exponent) + abs(mantissa).bit_length()
-
-
-def small(value: Ball) -> bool:
-    """Whether a value is 0 as far as one can tell."""
-    return value.abs_upper() < arb(2) ** -(ctx.prec // 2)
-
-
-def real(value: Ball) -> arb:
-    """The value of a real number. Raises Unknown for one that is not."""
-    if isinstance(value, acb):
-        if not small(value.imag):
-            raise Unknown
-        value = value.real
-    return value
-
-
-def integer(value: Ball) -> int | None:
-    """The whole number that a value is, as far as one can tell."""
-    if isinstance(value, acb) or not value.is_finite() or not value.abs_upper() < arb(2) ** (ctx.prec // 2):
-        return None
-    if not value.rad() < arb(2) ** -(ctx.prec // 3):
-        return None
-    found = value.unique_fmpz()
-    return None if found is None else int(found)
-
-
 def seeded(parts: list[str], low: int, high: int) -> arb:
     """A random number between two others that depends on the parts only."""
     digest = blake2b("\n".join(parts).encode("utf-8", "surrogatepass"), digest_size=4).digest()
     return arb(fmpq((low << 32) + (high - low) * int.from_bytes(digest, "big"), 1 << 32))
-
-
-def _text(value: Ball) -> str:
-    """A value as digits: the same for all ways to compute it."""
-    if isinstance(value, acb):
-        return f"{_text(value.real)} {_text(value.imag)}" if not small(value.imag) else _text(value.real)
-    if not value.is_finite() or not value.abs_upper() < arb(2) ** ctx.prec:
-        raise Unknown
-    # The offset keeps numbers that are likely off the edges where rounding changes.
-    scaled = value * 10**_PLACES + arb(fmpq(318309886183790671, 10**18))
-    if not scaled.rad() < arb(2) ** -20:
-        raise Unknown
-    return str(int(scaled.mid().floor().unique_fmpz() or 0))
 
 
 def _constant(name: str) -> Ball:
@@ -349,115 +299,3 @@ def _real_root(value: arb, degree: int) -> arb:
     if degree > _MAX_DEGREE:
         return arb(0) if value.is_zero() else (value.log() / degree).exp()
     return value.root(degree)
-
-
-def _floor(value: arb) -> arb:
-    whole = integer(value)
-    if whole is not None:
-        return arb(whole)
-    if not value.abs_upper() < arb(2) ** ctx.prec:
-        raise Unknown
-    found = value.floor()
-    if not found.is_exact():
-        raise Unknown
-    return found
-
-
-def _sign(value: arb) -> arb:
-    if value > 0:
-        return arb(1)
-    if value < 0:
-        return arb(-1)
-    if not small(value):
-        raise Unknown
-    return arb(0)
-
-
-def _mod(values: list[arb]) -> arb:
-    if values[1].contains(0):
-        raise NotFinite
-    return values[0] - values[1] * _floor(values[0] / values[1])
-
-
-def _integers(values: list[arb]) -> list[int]:
-    found = [integer(value) for value in values]
-    whole = [value for value in found if value is not None]
-    if len(whole) != len(found):
-        raise Unknown
-    return whole
-
-
-def _double_factorial(values: list[Ball]) -> Ball:
-    (value,) = _integers([real(value) for value in values])
-    if value < -1:
-        raise NotFinite
-    half = (value + 1) // 2
-    power = arb(2) ** half
-    if value % 2 == 0:
-        return power * arb(half + 1).gamma()
-    return arb(2 * half + 1).gamma() / (power * arb(half + 1).gamma())
-
-
-def _binomial(values: list[Ball]) -> Ball:
-    above, below = values
-    whole = integer(below)
-    if whole is not None and whole <= _MAX_LOWER:
-        product: Ball = arb(1 if whole >= 0 else 0)
-        for index in range(whole):
-            product = product * (above - index) / (index + 1)
-        return product
-    return (above + 1).gamma() * (below + 1).rgamma() * (above - below + 1).rgamma()
-
-
-def _arg(value: Ball) -> arb:
-    if isinstance(value, acb):
-        return value.arg()
-    return arb.pi() if _sign(value) < 0 else arb(0)
-
-
-_ENTIRE: dict[str, Callable[[Ball], Ball]] = {
-    "sin": lambda x: x.sin(),
-    "cos": lambda x: x.cos(),
-    "tan": lambda x: x.tan(),
-    "cot": lambda x: x.cot(),
-    "sec": lambda x: x.sec(),
-    "csc": lambda x: x.csc(),
-    "sinh": lambda x: x.sinh(),
-    "cosh": lambda x: x.cosh(),
-    "tanh": lambda x: x.tanh(),
-    "coth": lambda x: x.coth(),
-    "sech": lambda x: x.sech(),
-    "csch": lambda x: x.csch(),
-    "atan": lambda x: x.atan(),
-    "asinh": lambda x: x.asinh(),
-    "exp": lambda x: x.exp(),
-    "abs": lambda x: abs(x),
-    "re": lambda x: x.real,
-    "im": lambda x: x.imag,
-    "conjugate": lambda x: x.conjugate() if isinstance(x, acb) else x,
-    "arg": _arg,
-}
-#: Where a function is real for certain, where it is not for certain, and the function.
-_REAL_WITHIN: dict[str, tuple[Callable[[arb], bool], Callable[[arb], bool], Callable[[Ball], Ball]]] = {
-    "asin": (lambda x: abs(x) <= 1, lambda x: abs(x) > 1, lambda x: x.asin()),
-    "acos": (lambda x: abs(x) <= 1, lambda x: abs(x) > 1, lambda x: x.acos()),
-    "acosh": (lambda x: x >= 1, lambda x: x < 1, lambda x: x.acosh()),
-    "atanh": (lambda x: abs(x) < 1, lambda x: abs(x) > 1, lambda x: x.atanh()),
-    "ln": (lambda x: x > 0, lambda x: x < 0, lambda x: x.log()),
-}
-_GAMMA: dict[str, Callable[[list[Ball]], Ball]] = {
-    "factorial": lambda values: (values[0] + 1).gamma(),
-    "gamma": lambda values: values[0].gamma(),
-    "double_factorial": _double_factorial,
-    "binomial": _binomial,
-}
-_PIECEWISE: dict[str, Callable[[list[arb]], arb]] = {
-    "floor": lambda values: _floor(values[0]),
-    "ceil": lambda values: -_floor(-values[0]),
-    "sign": lambda values: _sign(values[0]),
-    "gcd": lambda values: arb(math.gcd(*_integers(values))),
-    "lcm": lambda values: arb(math.lcm(*_integers(values))),
-    "mod": _mod,
-    "max": lambda values: values[0].max(values[1]),
-    "min": lambda values: values[0].min(values[1]),
-}

@@ -1,7 +1,7 @@
 """Identities tested by their values in ball arithmetic: exact bounds on real and complex numbers."""
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Set
 from contextlib import contextmanager
 from enum import Enum
 from fractions import Fraction
@@ -10,16 +10,12 @@ from typing import NamedTuple
 
 from flint import arb, ctx
 
-from guerdon_services.math.ball_values import Ball, Evaluator, NotFinite, Unknown, magnitude, real
+from guerdon_services.math.ball_functions import Ball, NotFinite, Unknown, magnitude, real
+from guerdon_services.math.ball_values import Evaluator
+from guerdon_services.math.exact import Budget, Outside
+from guerdon_services.math.survey import survey
 from guerdon_services.math.tree import (
-    Bound,
-    Call,
-    Mul,
     Node,
-    Number,
-    Pow,
-    symbols,
-    walk,
 )
 
 #: Bits of the first evaluation, of the second, and the most that any may take.
@@ -34,6 +30,12 @@ _DECIMAL_BITS = 90
 _MAX_EXPONENT = 20_000
 #: Points at which all expressions are compared, at which some are, and the number of comparisons that must work.
 _POINTS, _WHOLE_POINTS, _MORE_POINTS, _COMPARED = 6, 10, 16, 3
+
+#: Expressions of more nodes are compared at no more points than must be.
+_MANY_NODES = 1_000
+_MAX_NODES = 50_000
+#: Steps of one answer.
+_STEPS = 60_000
 
 #: The precision belongs to the process.
 _LOCK = threading.Lock()
@@ -68,21 +70,24 @@ _RANGES = (
 )  # fmt: skip
 
 
-def same(left: Node, right: Node) -> bool | None:
+def same(left: Node, right: Node, budget: Budget | None = None) -> bool | None:
     """Whether two expressions have the same values; None where that cannot be told.
 
     Variables are real numbers. Where a side leaves the real numbers on the way to its value at a point, that point
     counts only if there are no others.
     """
-    names = symbols(left) | symbols(right)
-    if not names:
-        return _ANSWERS.get(_compare(left, right, _no_variables)[0])
-    whole = _whole_names(left, right)
+    seen = survey((left, right), _MAX_NODES)
+    budget = budget or Budget(_STEPS)
+    if seen.nodes > _MAX_NODES:
+        return None
+    if not seen.names:
+        return _ANSWERS.get(_compare(left, right, _no_variables, budget)[0])
+    wanted = _COMPARED if seen.nodes > _MANY_NODES else _WHOLE_POINTS if seen.whole else _POINTS
     equal, still_open, beyond = 0, 0, list[_Outcome]()
     for index in range(_MORE_POINTS):
-        if index >= (_WHOLE_POINTS if whole else _POINTS) and equal >= _COMPARED:
+        if index >= wanted and equal >= _COMPARED:
             break
-        outcome, pair = _compare(left, right, _point(index, whole))
+        outcome, pair = _compare(left, right, _point(index, seen.whole), budget)
         if outcome is _Outcome.OPEN:
             still_open += 1
             if still_open > 1:
@@ -102,34 +107,36 @@ def same(left: Node, right: Node) -> bool | None:
     return True if beyond.count(_Outcome.EQUAL) >= _COMPARED else None
 
 
-def ratio_sign(left: Node, right: Node) -> int | None:
+def ratio_sign(left: Node, right: Node, budget: Budget | None = None) -> int | None:
     """The sign of the real constant k with left = k * right; 0 if there is none, None where that cannot be told."""
-    names = symbols(left) | symbols(right)
-    whole = _whole_names(left, right)
+    seen = survey((left, right), _MAX_NODES)
+    budget = budget or Budget(_STEPS)
+    if seen.nodes > _MAX_NODES:
+        return None
     quotients: list[arb] = []
     with _precision(2 * _BITS):
         for index in range(_MORE_POINTS):
-            evaluator = Evaluator(_point(index, whole))
+            evaluator = Evaluator(_point(index, seen.whole), budget)
             try:
                 above, below = map(real, evaluator.pair(left, right))
             except Unknown:
                 continue
+            except Outside:
+                return None
             if evaluator.left_reals or above.contains(0) or below.contains(0):
                 continue
             quotients.append(above / below)
             outcome, _ = _difference(quotients[0] - quotients[-1], evaluator)
-            if outcome is _Outcome.DIFFERENT:
-                return 0
             if outcome is not _Outcome.EQUAL:
-                return None
-            if len(quotients) > _COMPARED or not names:
+                return 0 if outcome is _Outcome.DIFFERENT else None
+            if len(quotients) > _COMPARED or not seen.names:
                 return 1 if quotients[0] > 0 else -1
     return None
 
 
-def compare(left: Node, right: Node) -> int | None:
+def compare(left: Node, right: Node, budget: Budget | None = None) -> int | None:
     """-1 if a real constant is below another one, 1 if it is above, 0 if they are equal; None where that is open."""
-    outcome, pair = _compare(left, right, _no_variables)
+    outcome, pair = _compare(left, right, _no_variables, budget or Budget(_STEPS))
     if outcome is _Outcome.EQUAL:
         return 0
     if outcome is not _Outcome.DIFFERENT or pair is None or pair.evaluator.unknown:
@@ -139,14 +146,15 @@ def compare(left: Node, right: Node) -> int | None:
     return -1 if pair.left < pair.right else 1
 
 
-def decimal(node: Node) -> tuple[Fraction, Fraction] | None:
+def decimal(node: Node, budget: Budget | None = None) -> tuple[Fraction, Fraction] | None:
     """The middle and the radius of an interval around the value of a real constant; None where there is none."""
+    budget = budget or Budget(_STEPS)
     for bits in (_BITS, _MORE_BITS):
         with _precision(bits):
-            evaluator = Evaluator(_no_variables)
+            evaluator = Evaluator(_no_variables, budget)
             try:
                 value = real(evaluator.value(node))
-            except Unknown:
+            except Outside:
                 continue
         if evaluator.unknown or evaluator.opaque or not value.is_finite():
             return None
@@ -183,28 +191,30 @@ def _precision(bits: int) -> Generator[None]:
             ctx.prec = before
 
 
-def _compare(left: Node, right: Node, point: _Point) -> tuple[_Outcome, _Pair | None]:
+def _compare(left: Node, right: Node, point: _Point, budget: Budget) -> tuple[_Outcome, _Pair | None]:
     """Compares two values with as many bits as that takes."""
     bits = _BITS
     for _ in range(_ROUNDS):
-        outcome, pair, wanted = _attempt(left, right, point, bits)
-        if outcome is not _Outcome.OPEN or not bits < wanted <= _MAX_BITS:
+        with _precision(bits):
+            outcome, pair, missing = _attempt(left, right, Evaluator(point, budget))
+        if outcome is not _Outcome.OPEN or not 0 < missing <= _MAX_BITS - bits:
             return outcome, pair
-        bits = wanted
+        bits += missing
     return _Outcome.OPEN, None
 
 
-def _attempt(left: Node, right: Node, point: _Point, bits: int) -> tuple[_Outcome, _Pair | None, int]:
-    with _precision(bits):
-        evaluator = Evaluator(point)
-        try:
-            pair = _Pair(*evaluator.pair(left, right), evaluator)
-        except NotFinite:
-            return _Outcome.NONE, None, 0
-        except Unknown:
-            return _Outcome.OPEN, None, _MORE_BITS
-        outcome, missing = _difference(pair.left - pair.right, evaluator)
-        return outcome, pair, bits + missing
+def _attempt(left: Node, right: Node, evaluator: Evaluator) -> tuple[_Outcome, _Pair | None, int]:
+    """Compares two values; the last number is that of the bits that it takes to tell."""
+    try:
+        pair = _Pair(*evaluator.pair(left, right), evaluator)
+    except NotFinite:
+        return _Outcome.NONE, None, 0
+    except Unknown:
+        return _Outcome.OPEN, None, _MORE_BITS - ctx.prec
+    except Outside:
+        return _Outcome.OPEN, None, 0
+    outcome, missing = _difference(pair.left - pair.right, evaluator)
+    return outcome, pair, missing
 
 
 def _difference(value: Ball, evaluator: Evaluator) -> tuple[_Outcome, int]:
@@ -224,7 +234,7 @@ def _no_variables(_: str) -> arb:
     raise Unknown
 
 
-def _point(index: int, whole: frozenset[str]) -> _Point:
+def _point(index: int, whole: Set[str]) -> _Point:
     """Values of the variables: real ones, and natural ones for those of `whole`."""
 
     def value(name: str) -> arb:
@@ -243,27 +253,4 @@ def _random(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
 
 
-def _whole_names(left: Node, right: Node) -> frozenset[str]:
-    """Variables that stand where only whole numbers make sense, such as n in (-1)^n."""
-    found: frozenset[str] = frozenset()
-    for side in (left, right):
-        for node in walk(side):
-            if isinstance(node, Pow) and _negative(node.base):
-                found |= symbols(node.exponent)
-            elif isinstance(node, Call) and node.name in _OF_INTEGERS:
-                for argument in node.arguments:
-                    found |= symbols(argument)
-            elif isinstance(node, Bound) and node.kind in ("sum", "prod"):
-                for end in (node.low, node.high):
-                    found |= frozenset[str]() if end is None else symbols(end)
-    return found
-
-
-def _negative(node: Node) -> bool:
-    if isinstance(node, Mul):
-        return any(isinstance(factor, Number) and factor.value < 0 for factor in node.factors)
-    return isinstance(node, Number) and node.value < 0
-
-
-_OF_INTEGERS = ("double_factorial", "gcd", "lcm", "mod")
 _ANSWERS = {_Outcome.EQUAL: True, _Outcome.DIFFERENT: False}

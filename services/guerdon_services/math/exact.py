@@ -11,7 +11,7 @@ Value = int | Fraction
 
 MAX_BITS = 200_000
 #: Steps of one evaluation; a step takes about a microsecond.
-MAX_STEPS = 60_000
+MAX_STEPS = 20_000
 #: Terms of a sum or a product that are evaluated one by one.
 MAX_TERMS = 5_000
 #: Lower index of a binomial coefficient whose upper one is not a small natural number.
@@ -26,35 +26,50 @@ class TooBig(Outside):
     """A value has more bits than are kept."""
 
 
-def rational(node: Node) -> Fraction | None:
+class Budget:
+    """Steps that evaluations may take, of about a microsecond each."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def spend(self, steps: int) -> None:
+        """Raises Outside when the steps are used up."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise Outside
+
+
+def rational(node: Node, budget: Budget | None = None) -> Fraction | None:
     """The value of a constant rational expression; None if it is not one, undefined, or too long."""
     if isinstance(node, Number):
         return node.value
     try:
-        return Fraction(Evaluator().value(node))
+        return Fraction(Evaluator(budget or Budget(MAX_STEPS)).value(node))
     except Outside:
         return None
 
 
 class Evaluator:
-    """Evaluates expressions in rational arithmetic; its budget of steps is for all of them together.
+    """Evaluates expressions in rational arithmetic.
 
     `local` holds values of bound variables. `drawn` gives free variables random integers: what follows from these
     holds for a formula, not for a function such as |x|, so functions of drawn values count as outside.
     """
 
     def __init__(
-        self, bits: int = MAX_BITS, steps: int = MAX_STEPS, drawn: Callable[[str], int] | None = None
+        self, budget: Budget, bits: int = MAX_BITS, drawn: Callable[[str], int] | None = None
     ) -> None:
         self.bits = bits
-        self.steps = steps
+        self.spend = budget.spend
         self.local: dict[str, Value] = {}
         self.draws = 0
         self._drawn = drawn
 
     def value(self, node: Node) -> Value:
         """The value of an expression. Raises Outside."""
-        self.charge(1)
+        self.spend(1)
         if isinstance(node, Number):
             return _whole(node.value)
         if isinstance(node, Mul):
@@ -70,12 +85,6 @@ class Evaluator:
         if isinstance(node, Bound):
             return self._bound(node)
         raise Outside
-
-    def charge(self, steps: int) -> None:
-        """Takes steps from the budget. Raises Outside when it is spent."""
-        self.steps -= steps
-        if self.steps < 0:
-            raise Outside
 
     def terms(self, node: Bound) -> range:
         """The values that the variable of a sum or a product takes. Raises Outside if they are unknown or too many."""
@@ -115,6 +124,7 @@ class Evaluator:
 
     def _gather(self, values: list[Value], combine: Callable[[Value, Value], Value]) -> Value:
         # Neighbours first: both sides of an operation stay about as long as each other.
+        self.spend(len(values) // 2)
         while len(values) > 1:
             pairs = [combine(values[i], values[i + 1]) for i in range(0, len(values) - 1, 2)]
             if len(values) % 2:
@@ -125,7 +135,7 @@ class Evaluator:
     def _add(self, left: Value, right: Value) -> Value:
         if isinstance(left, int) and isinstance(right, int):
             return left + right
-        self._charge_fractions(left, right)
+        self._spend_on(left, right)
         return self._kept(left + right)
 
     def _multiply(self, left: Value, right: Value) -> Value:
@@ -134,15 +144,15 @@ class Evaluator:
             if bits + more > 2000:
                 if bits + more > self.bits + 1:
                     raise TooBig
-                self.charge(bits * more // 7_200_000)
+                self.spend(bits * more // 4_000_000)
             return left * right
-        self._charge_fractions(left, right)
+        self._spend_on(left, right)
         return self._kept(left * right)
 
-    def _charge_fractions(self, left: Value, right: Value) -> None:
+    def _spend_on(self, left: Value, right: Value) -> None:
         size = max(_bits(left), _bits(right))
         if size > 500:
-            self.charge(size * size // 600_000)
+            self.spend(size * size // 600_000)
 
     def _kept(self, value: Value) -> Value:
         if _bits(value) > self.bits:
@@ -166,7 +176,7 @@ class Evaluator:
         if exponent < 0:
             if base == 0:
                 raise Outside
-            base, exponent = _whole(1 / Fraction(base)), -exponent
+            base, exponent = _inverse(base), -exponent
         if base in (0, 1):
             return base
         if base == -1:
@@ -174,7 +184,7 @@ class Evaluator:
         size = (_bits(base) - 1) * exponent
         if size > self.bits:
             raise TooBig
-        self.charge(size * size // 7_200_000)
+        self.spend(size * size // 8_000_000)
         return base**exponent
 
     def root(self, value: Value, degree: int) -> Value:
@@ -194,13 +204,13 @@ class Evaluator:
             return value
         if degree >= bits:
             raise Outside
-        self.charge(bits * bits // 500_000)
+        self.spend(bits * bits // 500_000)
         if degree == 2:
             found = math.isqrt(value)
         else:
             found = 1 << -(-bits // degree)
             while True:
-                self.charge(1 + bits * bits // 500_000)
+                self.spend(1 + bits * bits // 500_000)
                 better = ((degree - 1) * found + value // found ** (degree - 1)) // degree
                 if better >= found:
                     break
@@ -227,7 +237,7 @@ class Evaluator:
         if node.name == "binomial":
             return self._binomial(values[0], values[1])
         if node.name in _OF_RATIONALS:
-            self._charge_fractions(values[0], values[-1])
+            self._spend_on(values[0], values[-1])
             return _whole(_OF_RATIONALS[node.name](values))
         if _AT.get(node.name) == values[0]:
             return 1 if node.name in _ONE_AT_ZERO else 0
@@ -239,7 +249,7 @@ class Evaluator:
             raise Outside
         if value > 20 and value * (value.bit_length() - 2) > self.bits:
             raise TooBig
-        self.charge(value * value // 60_000)
+        self.spend(value * value // 40_000)
         return math.factorial(value)
 
     def double_factorial(self, value: int) -> int:
@@ -253,7 +263,7 @@ class Evaluator:
 
     def divisor(self, left: int, right: int) -> int:
         """The greatest common divisor."""
-        self.charge(left.bit_length() * right.bit_length() // 1_300_000)
+        self.spend(left.bit_length() * right.bit_length() // 1_300_000)
         return math.gcd(left, right)
 
     def multiple(self, left: int, right: int) -> int:
@@ -273,19 +283,28 @@ class Evaluator:
                 return 0
             if min(above, below * above.bit_length()) > self.bits:
                 raise TooBig
-            self.charge(below * below // 500)
+            self.spend(below * below // 500)
             return math.comb(above, below)
         if below > MAX_LOWER:
             raise Outside
-        self.charge(below * (1 + _bits(above) // 10))
-        product: Value = 1
-        for index in range(below):
-            product = self._multiply(product, above - index)
-        return _whole(product / Fraction(math.factorial(below)))
+        bits = below * _bits(above)
+        self.spend(below + bits * below // 10_000)
+        if bits > self.bits:
+            raise TooBig
+        if isinstance(above, int):
+            return math.prod(range(above - below + 1, above + 1)) // math.factorial(below)
+        product = math.prod((above - index for index in range(below)), start=Fraction(1))
+        return _whole(product / math.factorial(below))
 
 
 def _whole(value: Value) -> Value:
     return value.numerator if value.denominator == 1 else value
+
+
+def _inverse(value: Value) -> Value:
+    if value in (1, -1):
+        return value
+    return Fraction(1, value) if isinstance(value, int) else _whole(1 / value)
 
 
 def _bits(value: Value) -> int:

@@ -4,7 +4,8 @@ from fractions import Fraction
 from functools import lru_cache
 from hashlib import blake2b
 
-from guerdon_services.math.exact import MAX_LOWER, Evaluator, Outside, TooBig, Value
+from guerdon_services.math.exact import MAX_LOWER, Budget, Evaluator, Outside, TooBig, Value
+from guerdon_services.math.survey import endless
 from guerdon_services.math.tree import (
     Add,
     Apply,
@@ -29,22 +30,23 @@ _POINTS = 2
 _SIGN_POINTS = 12
 _DRAWS = 4
 _EXPONENT_BITS = 64_000
-_STEPS = 60_000
+_STEPS = 40_000
 #: Factorials of numbers this near to each other are related, of numbers this far they are independent.
 _NEAR, _FAR = 2_000, 1 << 25
 
 
-def same(left: Node, right: Node) -> bool | None:
+def same(left: Node, right: Node, budget: Budget | None = None) -> bool | None:
     """Whether two expressions are identical; None where that cannot be told in this way.
 
     Both must be rational in their variables, pi and e, with integer exponents, which may have variables. True is
     wrong with a probability of less than 1e-15.
     """
+    budget = budget or Budget(_STEPS)
     wanted, index, found = _POINTS, 0, 0
     while found < wanted:
         if index >= wanted + _DRAWS:
             return None
-        point = _Point(index)
+        point = _Point(index, budget)
         index += 1
         try:
             values = point.value(left), point.value(right)
@@ -59,11 +61,12 @@ def same(left: Node, right: Node) -> bool | None:
     return True
 
 
-def ratio(left: Node, right: Node) -> Fraction | None:
+def ratio(left: Node, right: Node, budget: Budget | None = None) -> Fraction | None:
     """The number k with left = k * right; 0 if there is none that is rational, None if that cannot be told."""
+    budget = budget or Budget(_STEPS)
     quotients: list[int] = []
     for index in (0, 2, 1):
-        point = _Point(index)
+        point = _Point(index, budget)
         try:
             above, below = point.value(left), point.value(right)
         except (ZeroDivisionError, Outside):
@@ -102,7 +105,7 @@ def _draw(text: str) -> int:
 class _Point:
     """Values of expressions modulo one prime at one point."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, budget: Budget) -> None:
         self.chain = _CHAINS[index % 2]
         self.prime = self.chain[0]
         #: Whether a sum, an integral or a limit was taken for an unknown value.
@@ -112,13 +115,14 @@ class _Point:
         #: Whether a power may change its sign with its exponent.
         self.signs = False
         self._index = index
-        self._exact = Evaluator(_EXPONENT_BITS, _STEPS, self._drawn)
+        self._exact = Evaluator(budget, _EXPONENT_BITS, self._drawn)
+        self._spend = budget.spend
         self._bound: dict[str, str] = {}
         self._factorials: dict[int, int] = {}
 
     def value(self, node: Node) -> int:
         """The residue of an expression. Raises Outside or ZeroDivisionError."""
-        self._exact.charge(1)
+        self._spend(1)
         if isinstance(node, Number):
             return self._reduce(node.value)
         if isinstance(node, Symbol):
@@ -138,6 +142,7 @@ class _Point:
         if isinstance(node, Call):
             return self._call(node)
         if isinstance(node, Apply):
+            self._spend(3)
             return self._seeded([node.name, *[str(self.value(argument)) for argument in node.arguments]])
         return self._expanded(node)
 
@@ -185,7 +190,7 @@ class _Point:
 
     def _ring(self, node: Node, level: int) -> int:
         """The residue of an integer modulo twice a prime of the chain."""
-        self._exact.charge(1)
+        self._spend(1)
         if level == len(self.chain):
             raise Outside
         modulus = 2 * self.chain[level]
@@ -252,7 +257,7 @@ class _Point:
         values = [self._exact.value(argument) for argument in node.arguments]
         below = values[-1]
         if node.name == "binomial" and isinstance(below, int) and below <= MAX_LOWER:
-            return self._reduce(self._exact.value(node))
+            return self._binomial(values[0], below)
         whole = [value for value in values if isinstance(value, int)]
         if len(whole) != len(values):
             raise Outside
@@ -268,6 +273,15 @@ class _Point:
         divisor = self._factorial(whole[1]) * self._factorial(whole[0] - whole[1])
         return self._factorial(whole[0]) * pow(divisor, -1, self.prime) % self.prime
 
+    def _binomial(self, above: Value, below: int) -> int:
+        self._spend(max(below, 0) // 4)
+        if below < 0:
+            return 0
+        top, product = self._reduce(above), 1
+        for index in range(below):
+            product = product * (top - index) % self.prime
+        return product * pow(self._exact.factorial(below), -1, self.prime) % self.prime
+
     def _factorial(self, value: int) -> int:
         """The factorial of a small number, or a random residue related to those of numbers near by."""
         if value < 0:
@@ -277,14 +291,14 @@ class _Point:
         for anchor, residue in self._factorials.items():
             gap = abs(value - anchor)
             if gap <= _NEAR:
-                self._exact.charge(gap // 8)
+                self._spend(gap // 8)
                 product = 1
                 for factor in range(min(value, anchor) + 1, max(value, anchor) + 1):
                     product = product * factor % self.prime
                 return residue * (product if value > anchor else pow(product, -1, self.prime)) % self.prime
             if gap < _FAR:
                 raise Outside
-        self._factorials[value] = self._seeded(["!", str(value)])
+        self._factorials[value] = self._seeded(["!", f"{value:x}"])
         return self._factorials[value]
 
     def _expanded(self, node: Bound) -> int:
@@ -319,10 +333,8 @@ class _Point:
         return self._seeded([node.kind, *ends, str(body)])
 
     def _end(self, node: Node | None) -> str:
-        if node is None or node == Constant("infinity"):
-            return str(node)
-        if isinstance(node, Mul) and node.factors[-1] == Constant("infinity") and len(node.factors) == 2:
-            return "-" if self._exact.value(node.factors[0]) == -1 else "?"
+        if node is None or endless(node):
+            return f"end {node and endless(node)}"
         return str(self.value(node))
 
 

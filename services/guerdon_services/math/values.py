@@ -1,22 +1,23 @@
 """What is known of the values of expressions: the cheapest arithmetic that can tell is asked first."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from fractions import Fraction
 
 from guerdon_services.math import exact, residues
 from guerdon_services.math.decision import Method
+from guerdon_services.math.survey import endless, survey
 from guerdon_services.math.tree import (
     Add,
-    Constant,
-    Mul,
     Node,
     Number,
     Symbol,
     substitute,
-    symbols,
-    walk,
 )
 
-_INFINITY = Constant("infinity")
+_MAX_NODES = 50_000
+#: Steps of a part of an answer, of about a microsecond each.
+_MODULAR_STEPS, _BALL_STEPS = 40_000, 60_000
 #: Equally spaced values of a variable; |x| is not linear on both.
 _SPACED = (
     (Fraction(-29, 7), Fraction(13, 7), Fraction(55, 7)),
@@ -32,73 +33,87 @@ class Values:
     """Answers questions about values. All answers are the same in every process.
 
     With `balls`, python-flint is imported when it is first needed; without, NeedsBalls is raised in its place.
+    `steps` is what all answers together may take, in about microseconds; beyond, nothing can be told. Without it, each
+    answer has as many as it may need.
     """
 
-    def __init__(self, balls: bool) -> None:
+    def __init__(self, balls: bool, steps: int | None = None) -> None:
         self._balls = balls
         #: The strongest arithmetic that was asked so far.
         self.method: Method = "rational"
+        self._steps = steps
 
     def equal(self, left: Node, right: Node) -> bool | None:
         """Whether two expressions have the same value; None where that cannot be told. Raises NeedsBalls."""
+        if isinstance(left, Number) and isinstance(right, Number):
+            return left.value == right.value
         if left == right:
             return True
-        ends = infinite(left), infinite(right)
-        if ends[0] or ends[1]:
+        seen = survey((left, right), _MAX_NODES)
+        if seen.nodes > _MAX_NODES:
+            return None
+        if seen.infinite:
+            ends = _extended(left), _extended(right)
             return ends[0] == ends[1] if all(end is not None for end in ends) else None
-        values = exact.rational(left), exact.rational(right)
-        if values[0] is not None and values[1] is not None:
-            return values[0] == values[1]
-        if self.method == "rational":
-            self.method = "symbolic"
-        found = residues.same(left, right)
+        if seen.bound or not (seen.names or seen.irrational):
+            values = self._rationals(left, right)
+            if values[0] is not None and values[1] is not None:
+                return values[0] == values[1]
+        with self._budget(_MODULAR_STEPS) as budget:
+            found = residues.same(left, right, budget)
         if found is not None:
             return found
         self._need_balls()
         from guerdon_services.math import balls
 
-        return balls.same(left, right)
+        with self._budget(_BALL_STEPS) as budget:
+            return balls.same(left, right, budget)
 
     def ratio_sign(self, left: Node, right: Node) -> int:
         """The sign of the real constant k with left = k * right; 0 where none is known. Raises NeedsBalls."""
         if left == right:
             return 1
-        if infinite(left) != 0 or infinite(right) != 0:
+        seen = survey((left, right), _MAX_NODES)
+        if seen.nodes > _MAX_NODES or seen.infinite:
             return 0
-        if self.method == "rational":
-            self.method = "symbolic"
-        factor = residues.ratio(left, right)
+        with self._budget(_MODULAR_STEPS) as budget:
+            factor = residues.ratio(left, right, budget)
         if factor is not None:
             return (factor > 0) - (factor < 0)
         self._need_balls()
         from guerdon_services.math import balls
 
-        return balls.ratio_sign(left, right) or 0
+        with self._budget(_BALL_STEPS) as budget:
+            return balls.ratio_sign(left, right, budget) or 0
 
     def decimal(self, node: Node) -> tuple[Fraction, Fraction] | None:
         """The middle and the radius of an interval around a real constant; None where it has none that is short.
 
         Raises NeedsBalls.
         """
-        value = exact.rational(node)
+        value = self.rational(node)
         if value is not None:
             return value, Fraction(0)
-        if infinite(node) != 0 or symbols(node):
+        seen = survey((node,), _MAX_NODES)
+        if seen.nodes > _MAX_NODES or seen.infinite or seen.names:
             return None
         self._need_balls()
         from guerdon_services.math import balls
 
-        return balls.decimal(node)
+        with self._budget(_BALL_STEPS) as budget:
+            return balls.decimal(node, budget)
 
     def rational(self, node: Node) -> Fraction | None:
         """The exact value of a rational constant; None where there is none that is short."""
-        return exact.rational(node)
+        with self._budget(exact.MAX_STEPS) as budget:
+            return exact.rational(node, budget)
 
     def is_linear(self, node: Node, name: str) -> bool:
         """Whether an expression has the form a*x + b, a not 0, in a variable. Raises NeedsBalls."""
         if isinstance(node, Symbol):
             return node.name == name
-        if name not in symbols(node) or infinite(node) != 0:
+        seen = survey((node,), _MAX_NODES)
+        if seen.nodes > _MAX_NODES or seen.infinite or name not in seen.names:
             return False
         for places in _SPACED:
             low, middle, high = (substitute(node, name, Number(place)) for place in places)
@@ -115,24 +130,41 @@ class Values:
         """
         if left == right:
             return 0
-        ends = infinite(left), infinite(right)
-        if ends[0] is None or ends[1] is None:
+        seen = survey((left, right), _MAX_NODES)
+        if seen.nodes > _MAX_NODES or seen.names:
             return None
-        if ends[0] or ends[1]:
-            if symbols(left) or symbols(right):
-                return None
-            return (ends[0] > ends[1]) - (ends[0] < ends[1])
-        values = exact.rational(left), exact.rational(right)
+        if seen.infinite:
+            low, high = _extended(left), _extended(right)
+            return None if low is None or high is None else (low > high) - (low < high)
+        values = self._rationals(left, right)
         if values[0] is not None and values[1] is not None:
             return (values[0] > values[1]) - (values[0] < values[1])
-        if symbols(left) or symbols(right):
-            return None
-        if residues.same(left, right):
-            return 0
+        with self._budget(_MODULAR_STEPS) as budget:
+            if residues.same(left, right, budget):
+                return 0
         self._need_balls()
         from guerdon_services.math import balls
 
-        return balls.compare(left, right)
+        with self._budget(_BALL_STEPS) as budget:
+            return balls.compare(left, right, budget)
+
+    def _rationals(self, left: Node, right: Node) -> tuple[Fraction | None, Fraction | None]:
+        with self._budget(exact.MAX_STEPS) as budget:
+            value = exact.rational(left, budget)
+            return value, None if value is None else exact.rational(right, budget)
+
+    @contextmanager
+    def _budget(self, steps: int) -> Generator[exact.Budget]:
+        """Steps for a part of an answer; what is taken from them is taken from those of all answers."""
+        if self._steps is None:
+            yield exact.Budget(steps)
+            return
+        granted = max(0, min(steps, self._steps))
+        budget = exact.Budget(granted)
+        try:
+            yield budget
+        finally:
+            self._steps -= granted - max(0, budget.steps)
 
     def _need_balls(self) -> None:
         if not self._balls:
@@ -140,11 +172,6 @@ class Values:
         self.method = "numeric"
 
 
-def infinite(node: Node) -> int | None:
+def _extended(node: Node) -> int | None:
     """1 or -1 for an infinity, 0 for what has none in it, None for anything else with one."""
-    if node == _INFINITY:
-        return 1
-    if isinstance(node, Mul) and node.factors[1:] == (_INFINITY,) and isinstance(node.factors[0], Number):
-        sign = node.factors[0].value
-        return (sign > 0) - (sign < 0) or None
-    return None if any(part == _INFINITY for part in walk(node)) else 0
+    return endless(node) or (None if survey((node,), _MAX_NODES).infinite else 0)

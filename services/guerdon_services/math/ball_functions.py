@@ -1,0 +1,182 @@
+"""Functions of balls."""
+
+import math
+from collections.abc import Callable
+
+from flint import acb, arb, ctx, fmpq
+
+from guerdon_services.math.exact import MAX_LOWER, Outside
+
+Ball = arb | acb
+
+#: Decimal places of a value that its text shows.
+_PLACES = 25
+
+
+class Unknown(Outside):
+    """The value cannot be told at this precision, or not at all."""
+
+
+class NotFinite(Unknown):
+    """The value is infinite or undefined."""
+
+
+def magnitude(value: arb) -> int | None:
+    """The exponent of the power of 2 above the middle of a ball; None for 0."""
+    middle = value.mid()
+    if middle.is_zero():
+        return None
+    mantissa, exponent = middle.man_exp()
+    return int(exponent) + abs(mantissa).bit_length()
+
+
+def small(value: Ball) -> bool:
+    """Whether a value is 0 as far as one can tell."""
+    return value.abs_upper() < arb(2) ** -(ctx.prec // 2)
+
+
+def real(value: Ball) -> arb:
+    """The value of a real number. Raises Unknown for one that is not."""
+    if isinstance(value, acb):
+        if not small(value.imag):
+            raise Unknown
+        value = value.real
+    return value
+
+
+def integer(value: Ball) -> int | None:
+    """The whole number that a value is, as far as one can tell."""
+    if isinstance(value, acb) or not value.is_finite() or not value.abs_upper() < arb(2) ** (ctx.prec // 2):
+        return None
+    if not value.rad() < arb(2) ** -(ctx.prec // 3):
+        return None
+    found = value.unique_fmpz()
+    return None if found is None else int(found)
+
+
+def digits(value: Ball) -> str:
+    """A value as digits: the same for all ways to compute it."""
+    if isinstance(value, acb):
+        return f"{digits(value.real)} {digits(value.imag)}" if not small(value.imag) else digits(value.real)
+    if not value.is_finite() or not value.abs_upper() < arb(2) ** ctx.prec:
+        raise Unknown
+    # The offset keeps numbers that are likely off the edges where rounding changes.
+    scaled = value * 10**_PLACES + arb(fmpq(318309886183790671, 10**18))
+    if not scaled.rad() < arb(2) ** -20:
+        raise Unknown
+    return f"{int(scaled.mid().floor().unique_fmpz() or 0):x}"
+
+
+def _floor(value: arb) -> arb:
+    whole = integer(value)
+    if whole is not None:
+        return arb(whole)
+    if not value.abs_upper() < arb(2) ** ctx.prec:
+        raise Unknown
+    found = value.floor()
+    if not found.is_exact():
+        raise Unknown
+    return found
+
+
+def _sign(value: arb) -> arb:
+    if value > 0:
+        return arb(1)
+    if value < 0:
+        return arb(-1)
+    if not small(value):
+        raise Unknown
+    return arb(0)
+
+
+def _mod(values: list[arb]) -> arb:
+    if values[1].contains(0):
+        raise NotFinite
+    return values[0] - values[1] * _floor(values[0] / values[1])
+
+
+def _integers(values: list[arb]) -> list[int]:
+    found = [integer(value) for value in values]
+    whole = [value for value in found if value is not None]
+    if len(whole) != len(found):
+        raise Unknown
+    return whole
+
+
+def _double_factorial(values: list[Ball]) -> Ball:
+    (value,) = _integers([real(value) for value in values])
+    if value < -1:
+        raise NotFinite
+    half = (value + 1) // 2
+    power = arb(2) ** half
+    if value % 2 == 0:
+        return power * arb(half + 1).gamma()
+    return arb(2 * half + 1).gamma() / (power * arb(half + 1).gamma())
+
+
+def _binomial(values: list[Ball]) -> Ball:
+    above, below = values
+    whole = integer(below)
+    if whole is not None and whole <= MAX_LOWER:
+        product: Ball = arb(1 if whole >= 0 else 0)
+        for index in range(whole):
+            product = product * (above - index) / (index + 1)
+        return product
+    return (above + 1).gamma() * (below + 1).rgamma() * (above - below + 1).rgamma()
+
+
+def _arg(value: Ball) -> arb:
+    if isinstance(value, acb):
+        return value.arg()
+    return arb.pi() if _sign(value) < 0 else arb(0)
+
+
+#: Functions that are real for all real numbers where they are finite.
+ENTIRE: dict[str, Callable[[Ball], Ball]] = {
+    "sin": lambda x: x.sin(),
+    "cos": lambda x: x.cos(),
+    "tan": lambda x: x.tan(),
+    "cot": lambda x: x.cot(),
+    "sec": lambda x: x.sec(),
+    "csc": lambda x: x.csc(),
+    "sinh": lambda x: x.sinh(),
+    "cosh": lambda x: x.cosh(),
+    "tanh": lambda x: x.tanh(),
+    "coth": lambda x: x.coth(),
+    "sech": lambda x: x.sech(),
+    "csch": lambda x: x.csch(),
+    "atan": lambda x: x.atan(),
+    "asinh": lambda x: x.asinh(),
+    "exp": lambda x: x.exp(),
+    "abs": lambda x: abs(x),
+    "re": lambda x: x.real,
+    "im": lambda x: x.imag,
+    "conjugate": lambda x: x.conjugate() if isinstance(x, acb) else x,
+    "arg": _arg,
+}
+#: Functions that are not: where they are real for certain, where they are not for certain, and the function.
+REAL_WITHIN: dict[str, tuple[Callable[[arb], bool], Callable[[arb], bool], Callable[[Ball], Ball]]] = {
+    "asin": (lambda x: abs(x) <= 1, lambda x: abs(x) > 1, lambda x: x.asin()),
+    "acos": (lambda x: abs(x) <= 1, lambda x: abs(x) > 1, lambda x: x.acos()),
+    "acosh": (lambda x: x >= 1, lambda x: x < 1, lambda x: x.acosh()),
+    "atanh": (lambda x: abs(x) < 1, lambda x: abs(x) > 1, lambda x: x.atanh()),
+    "ln": (lambda x: x > 0, lambda x: x < 0, lambda x: x.log()),
+}
+#: Functions that the gamma function gives.
+GAMMA: dict[str, Callable[[list[Ball]], Ball]] = {
+    "factorial": lambda values: (values[0] + 1).gamma(),
+    "gamma": lambda values: values[0].gamma(),
+    "double_factorial": _double_factorial,
+    "binomial": _binomial,
+}
+#: Functions of real numbers only.
+PIECEWISE: dict[str, Callable[[list[arb]], arb]] = {
+    "floor": lambda values: _floor(values[0]),
+    "ceil": lambda values: -_floor(-values[0]),
+    "sign": lambda values: _sign(values[0]),
+    "gcd": lambda values: arb(math.gcd(*_integers(values))),
+    "lcm": lambda values: arb(math.lcm(*_integers(values))),
+    "mod": _mod,
+    "max": lambda values: values[0].max(values[1]),
+    "min": lambda values: values[0].min(values[1]),
+}

@@ -1,0 +1,102 @@
+"""What expressions are made of, found in one pass."""
+
+from dataclasses import dataclass, field
+
+from guerdon_services.math.tree import (
+    Add,
+    Apply,
+    Bound,
+    Call,
+    Constant,
+    Mul,
+    Node,
+    Number,
+    Pow,
+    Symbol,
+    children,
+    symbols,
+)
+
+#: Functions of whole numbers only.
+_OF_INTEGERS = ("double_factorial", "gcd", "lcm", "mod")
+
+
+@dataclass(slots=True)
+class Survey:
+    """What some expressions are made of."""
+
+    #: Number of nodes; one above the limit if there are more.
+    nodes: int = 0
+    #: Free variables.
+    names: set[str] = field(default_factory=set[str])
+    #: Variables that stand where only whole numbers make sense, such as n in (-1)^n.
+    whole: set[str] = field(default_factory=set[str])
+    #: Whether pi, e, i, or an unknown function takes part.
+    irrational: bool = False
+    #: Whether infinity does, other than as an end of a sum or an integral.
+    infinite: bool = False
+    #: Whether a sum, a product, an integral or a limit takes part.
+    bound: bool = False
+
+
+def survey(nodes: tuple[Node, ...], limit: int) -> Survey:
+    """Looks at expressions until they have more nodes than the limit."""
+    found = Survey()
+    stack = list(nodes)
+    while stack and found.nodes <= limit:
+        node = stack.pop()
+        found.nodes += 1
+        if isinstance(node, Number):
+            continue
+        if isinstance(node, Symbol):
+            found.names.add(node.name)
+        elif isinstance(node, Mul):
+            stack.extend(node.factors)
+        elif isinstance(node, Add):
+            stack.extend(node.terms)
+        elif isinstance(node, Constant):
+            found.irrational = True
+            found.infinite |= node.name == "infinity"
+        elif isinstance(node, Bound):
+            stack.append(node.body)
+            stack.extend(end for end in (node.low, node.high) if end is not None and not endless(end))
+            _note(node, found)
+        else:
+            stack.extend(children(node))
+            _note(node, found)
+    if found.bound and found.nodes <= limit:
+        found.names = set().union(*(symbols(node) for node in nodes))
+        found.whole &= found.names
+    return found
+
+
+def _note(node: Pow | Call | Apply | Bound, found: Survey) -> None:
+    if isinstance(node, Pow):
+        if not isinstance(node.exponent, Number) and _negative(node.base):
+            found.whole |= symbols(node.exponent)
+    elif isinstance(node, Call):
+        if node.name in _OF_INTEGERS:
+            found.whole.update(*(symbols(argument) for argument in node.arguments))
+    elif isinstance(node, Apply):
+        found.irrational = True
+    else:
+        found.bound = True
+        if node.kind in ("sum", "prod"):
+            found.whole.update(*(symbols(end) for end in (node.low, node.high) if end is not None))
+
+
+def endless(node: Node) -> int:
+    """1 for infinity, -1 for minus infinity, 0 for anything else."""
+    if isinstance(node, Constant):
+        return int(node.name == "infinity")
+    if isinstance(node, Mul) and len(node.factors) == 2:
+        number, rest = node.factors
+        if isinstance(number, Number) and isinstance(rest, Constant) and rest.name == "infinity":
+            return (number.value > 0) - (number.value < 0)
+    return 0
+
+
+def _negative(node: Node) -> bool:
+    if isinstance(node, Mul):
+        return any(isinstance(factor, Number) and factor.value < 0 for factor in node.factors)
+    return isinstance(node, Number) and node.value < 0
