@@ -1,11 +1,12 @@
 """Equality of two shapes: the answer may leave out a label or a unit, never add or lack a value."""
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
 from guerdon_services.math.decision import UnreadableReference
 from guerdon_services.math.quantities import same_quantity
-from guerdon_services.math.relations import MIRRORED, label_key
+from guerdon_services.math.relations import MIRRORED
 from guerdon_services.math.shapes import (
     ABOVE_ALL,
     BELOW_ALL,
@@ -43,6 +44,7 @@ from guerdon_services.math.values import Values
 
 #: Items that are compared each with each; longer lists must agree item by item, or be plain numbers.
 _MAX_PAIRED = 40
+_UNINDEXED = re.compile(r"_\d+$")
 _SYNONYMS = {
     r"\emptyset": "empty set",
     "the empty set": "empty set",
@@ -57,6 +59,14 @@ class Comparison:
 
     def __init__(self, values: Values) -> None:
         self.values = values
+
+    def answers(self, answer: Shape, gold: Shape) -> bool:
+        """Whether the answer is the reference; of one value alone, the braces of a set say nothing.
+
+        Raises:
+            UnreadableReference: the reference, or the part of it that decides, cannot be read.
+        """
+        return self.same(_alone(answer), _alone(gold))
 
     def same(self, answer: Shape, gold: Shape) -> bool:
         """Whether the answer is the reference.
@@ -147,7 +157,10 @@ class Comparison:
     def _renamed(answer: Labelled, gold: Labelled) -> Shape | None:
         """The answer's value in the reference's variables, when both label the same thing."""
         name, wanted = answer.label.partition("(")[0], gold.label.partition("(")[0]
-        if answer.label == gold.label:
+        if answer.label == gold.label or (
+            _UNINDEXED.sub("", answer.label) == _UNINDEXED.sub("", gold.label)
+            and (answer.label in gold.label or gold.label in answer.label)
+        ):
             return answer.value
         if (
             name == wanted
@@ -174,6 +187,8 @@ class Comparison:
             solved = self._solved(gold)
             if solved is not None and isinstance(answer, Ordered):
                 return self.same(answer, solved)
+            if len(gold.parts) > 2 and set(gold.signs) == {"="} and isinstance(answer, Quantity):
+                return self.same(answer, gold.parts[-1])
             return isinstance(answer, Quantity) and self._solves(answer.node, gold)
         if isinstance(answer, Relation):
             solved = self._solved(answer)
@@ -209,10 +224,22 @@ class Comparison:
         given, wanted = _difference(answer), _difference(gold)
         if given is None or wanted is None or symbols(given) != symbols(wanted):
             return False
+        if answer.signs == gold.signs == ("=",) and (
+            self._rearranged(answer, gold) or self._rearranged(gold, answer)
+        ):
+            return True
         ratio = self.values.ratio_sign(given, wanted)
         if not ratio or answer.signs[0] not in MIRRORED:
             return False
         return (answer.signs[0] if ratio > 0 else MIRRORED[answer.signs[0]]) == gold.signs[0]
+
+    def _rearranged(self, explicit: Relation, implicit: Relation) -> bool:
+        """Whether `y = …` is an equation that is linear in y, solved for it."""
+        match explicit.parts:
+            case (Quantity(Symbol(name)), Quantity(value)) if name not in symbols(value):
+                return self._solves(value, implicit)
+            case _:
+                return False
 
     def _solves(self, answer: Node, gold: Relation) -> bool:
         """Whether an expression is what an equation gives for the one variable that the expression leaves out."""
@@ -321,16 +348,12 @@ class Comparison:
         for many, ordered in ((answer, gold), (gold, answer)):
             if isinstance(many, Many) and isinstance(ordered, Ordered):
                 return self._list_or_tuple(many, ordered, answered=many is answer)
-        if isinstance(gold, Many) and len(_flat(gold)) == 1:
-            return self.same(answer, _flat(gold)[0])
-        if isinstance(answer, Many) and answer.kind == "set" and len(answer.items) == 1:
-            return self.same(answer.items[0], gold)
         return self._unread(gold)
 
     def _list_or_tuple(self, many: Many, ordered: Ordered, *, answered: bool) -> bool:
         """A bare list may be a tuple without its brackets, or two conditions whose meet is an interval."""
         items = many.items
-        if is_listed(many) and len(items) == 2 and is_interval(ordered):
+        if many.kind in ("list", "and") and len(items) == 2 and is_interval(ordered):
             one, other = items
             if (
                 isinstance(one, Ordered)
@@ -422,9 +445,7 @@ def _has_variable(side: Shape) -> bool:
 
 
 def _mentions(relation: Relation, label: str) -> bool:
-    return any(
-        label_key(label) in symbols(part.node) for part in relation.parts if isinstance(part, Quantity)
-    )
+    return any({label, *label} & symbols(part.node) for part in relation.parts if isinstance(part, Quantity))
 
 
 def _rows(shape: Shape) -> tuple[tuple[Shape, ...], ...] | None:
@@ -447,8 +468,13 @@ def _flat(many: Many) -> tuple[Shape, ...]:
     flat: list[Shape] = []
     for item in many.items:
         inner = item.value if isinstance(item, Labelled) else item
-        flat.extend(_flat(inner) if isinstance(inner, Many) else (item,))
+        opened = isinstance(inner, Many) and (inner.kind != "set" or many.kind == "union")
+        flat.extend(_flat(inner) if opened and isinstance(inner, Many) else (item,))
     return tuple(flat)
+
+
+def _alone(shape: Shape) -> Shape:
+    return shape.items[0] if isinstance(shape, Many) and len(shape.items) == 1 else shape
 
 
 def _by_value(shape: Shape) -> tuple[Fraction, str]:

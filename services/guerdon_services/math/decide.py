@@ -2,25 +2,29 @@
 
 import re
 
-from guerdon_services.math.compare import Comparison
+from guerdon_services.math.compare import Comparison, same_words
+from guerdon_services.math.dates import parse_date, same_date
 from guerdon_services.math.decision import Decision, UnreadableReference
 from guerdon_services.math.expression import READINGS, Reading
+from guerdon_services.math.leaves import said, words
 from guerdon_services.math.lexer import Token, Unreadable, lex
 from guerdon_services.math.reader import Reader, split_list, unwrapped
 from guerdon_services.math.shapes import Quantity, Shape, canonical, literal
+from guerdon_services.math.units import split_unit
 from guerdon_services.math.values import Values
 
 #: Words in a reference beyond which it is prose that only a reader could judge.
 _MAX_WORDS = 4
-_NO_VALUE = frozenset({"", "nan", "none", "null", "n/a", "undefined"})
-_INTEGER = re.compile(r"\s*([-+]?)\s*([1-9]\d{0,2}(?:,\d{3})+|\d+)\s*")
+_NO_VALUE = frozenset({"", "nan", "none", "null", "n/a"})
+_INTEGER = re.compile(r"\s*([-+]?)\s*([1-9]\d{0,2}(?:,\d{3})+|\d+)\s*", re.ASCII)
 _CHOICE = re.compile(r"[A-J]")
 _CHOSEN = re.compile(
     r"(?:option|choice|answer)?:?\s*[(\[]?\s*([A-J])\s*[)\]]?(?:$|[.:)]\s*(?P<value>.*))", re.IGNORECASE
 )
+_LETTERS = re.compile(r"[A-J]{1,10}")
 _WITH_VALUE = re.compile(r"(?:\(([A-J])\)|([A-J])[.)])\s*(?![-+*/^=<>)|,])(?P<value>\S.*)")
-_PUNCTUATION = frozenset(",.'-!?:;\"")
-_WORD = re.compile(r"[A-Za-z]{3,}")
+_PUNCTUATION = frozenset({*",.'-!?:;\"", "and", "or"})
+_WORD = re.compile(r"[^\W\d_]{3,}")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 
 
@@ -35,14 +39,14 @@ def decide(answer: str, reference: str, values: Values) -> Decision:
     if digits is not None and gold_digits is not None:
         return Decision(digits == gold_digits, "rational", "integers")
     try:
-        gold = unwrapped(lex(reference))
+        gold = tokens_of(reference)
     except Unreadable as problem:
         raise UnreadableReference(f"cannot be read: {problem}") from problem
     text = canonical(gold)
     if text.lower() in _NO_VALUE:
         raise UnreadableReference("is empty" if not text else f"is {text!r}, which is no value")
     try:
-        given = unwrapped(lex(answer))
+        given = tokens_of(answer)
     except Unreadable as problem:
         return Decision(False, "none", f"the answer cannot be read: {problem}")
     if not given:
@@ -50,7 +54,9 @@ def decide(answer: str, reference: str, values: Values) -> Decision:
     if _key(given) == _key(gold):
         return Decision(True, "string", "the same text")
     return (
-        _choice(given, gold)
+        _date(answer, reference)
+        or _choice(given, gold)
+        or _several_choices(given, gold)
         or _letter_and_value(given, gold, answer, reference, values)
         or _words(given, gold)
         or _Reading(answer, reference, given, gold, values).decision()
@@ -60,7 +66,7 @@ def decide(answer: str, reference: str, values: Values) -> Decision:
 def is_list(reference: str) -> bool:
     """Whether a reference holds several values."""
     try:
-        return len(split_list(unwrapped(lex(reference)))) > 1
+        return len(split_list(tokens_of(reference))) > 1
     except Unreadable:
         return True
 
@@ -87,31 +93,40 @@ def integer_digits(text: str) -> str | None:
 def normalised(text: str) -> str:
     """The one spelling that all ways of writing an answer share; the text itself when it cannot be read."""
     try:
-        return canonical(unwrapped(lex(text)))
+        return canonical(tokens_of(text))
     except Unreadable:
         return text
+
+
+def tokens_of(text: str, *, decimal_comma: bool = False, thousands: bool = True) -> list[Token]:
+    """The tokens of an answer without what surrounds it; what is all in a text command is read like any other.
+
+    Raises:
+        Unreadable: there are too many.
+    """
+    tokens = unwrapped(lex(text, decimal_comma=decimal_comma, thousands=thousands))
+    if len(tokens) == 1 and tokens[0].kind == "text":
+        tokens = unwrapped(lex(tokens[0].text, decimal_comma=decimal_comma, thousands=thousands)) or tokens
+    return tokens
 
 
 def _key(tokens: list[Token]) -> str:
     """What two texts must share to be the same: spaces, single braces and the case of words do not count."""
     if is_words(tokens):
-        return " ".join(word.lower() for word in _TEXT.sub(r"\1", canonical(tokens)).replace(" ", "").split())
+        return said(tokens).replace(" ", "")
     return re.sub(r"\{(\w)\}", r"\1", canonical(tokens))
 
 
 def is_words(tokens: list[Token]) -> bool:
     """Whether the tokens are prose or a name and no formula: words of which one has three letters or more."""
-    if not all(
-        token.kind in ("word", "text") or token.text in _PUNCTUATION or token.text in ("and", "or")
-        for token in tokens
-    ):
+    if not all(token.kind in ("word", "text") or token.text in _PUNCTUATION for token in tokens):
         return False
-    said = _TEXT.sub(r" \1 ", canonical(tokens))
-    return not re.search(r"\d", said) and bool(_WORD.search(said) or said.strip().lower() == "no")
+    words = said(tokens)
+    return not re.search(r"\d", words) and bool(_WORD.search(words) or words == "no")
 
 
 def _plain(tokens: list[Token]) -> str:
-    return _TEXT.sub(r"\1", canonical(tokens)).strip("{} ")
+    return _TEXT.sub(r"\1", canonical(tokens)).strip()
 
 
 def _choice(given: list[Token], gold: list[Token]) -> Decision | None:
@@ -125,13 +140,34 @@ def _choice(given: list[Token], gold: list[Token]) -> Decision | None:
     return Decision(False, "string", f"not the choice {letter}") if is_words(given) else None
 
 
+def _several_choices(given: list[Token], gold: list[Token]) -> Decision | None:
+    """A reference of several choice letters: AC, "A, C"."""
+    wanted, chosen = _letters(gold), _letters(given)
+    if len(wanted) < 2 or not chosen:
+        return None
+    return Decision(wanted == chosen, "string", "choice letters")
+
+
+def _letters(tokens: list[Token]) -> list[str]:
+    """The letters that are chosen, in order; none when the tokens are anything else."""
+    plain = re.sub(r"[\s,()]|\band\b|\\&", "", _plain(tokens).replace("and", ","))
+    return sorted(plain) if _LETTERS.fullmatch(plain) and len(set(plain)) == len(plain) else []
+
+
+def _date(answer: str, reference: str) -> Decision | None:
+    wanted = parse_date(reference)
+    given = parse_date(answer) if wanted else None
+    return Decision(same_date(given, wanted), "string", "dates") if given and wanted else None
+
+
 def _letter_and_value(
     given: list[Token], gold: list[Token], answer: str, reference: str, values: Values
 ) -> Decision | None:
     """A reference that is a letter with its value: either will do, a letter that contradicts will not."""
     wanted = _WITH_VALUE.fullmatch(_plain(gold))
     if not wanted:
-        return None
+        offered = _WITH_VALUE.fullmatch(_plain(given))
+        return decide(offered.group("value"), reference, values) if offered else None
     letter, value = wanted.group(1) or wanted.group(2), wanted.group("value")
     said = _plain(given)
     if re.fullmatch(r"[(\[]?\s*[A-J]\s*[)\].]?", said):
@@ -159,9 +195,6 @@ def _words(given: list[Token], gold: list[Token]) -> Decision | None:
 
 
 def _same_words(given: list[Token], gold: list[Token]) -> tuple[bool, str, str]:
-    from guerdon_services.math.compare import same_words
-    from guerdon_services.math.leaves import words
-
     same = same_words(words(given), words(gold))
     return same, "string", "the same words" if same else "another text"
 
@@ -198,7 +231,7 @@ class _Reading:
         if isinstance(wanted, Unreadable):
             raise UnreadableReference(f"cannot be read: {wanted}") from wanted
         shape = self._read(given, reading)
-        return not isinstance(shape, Unreadable) and Comparison(self._values).same(shape, wanted)
+        return not isinstance(shape, Unreadable) and Comparison(self._values).answers(shape, wanted)
 
     @staticmethod
     def _read(tokens: list[Token], reading: Reading) -> Shape | Unreadable:
@@ -211,16 +244,37 @@ class _Reading:
         """Commas read otherwise: 1000,99 beside a decimal, 100,200 beside a list."""
         pairs: list[tuple[list[Token], list[Token]]] = []
         if self._is_decimal(self._gold) and "," in self._answer:
-            pairs.append((unwrapped(lex(self._answer, decimal_comma=True)), self._gold))
+            pairs.append((tokens_of(self._answer, decimal_comma=True), self._gold))
         if self._is_decimal(self._given) and "," in self._reference:
-            pairs.append((self._given, unwrapped(lex(self._reference, decimal_comma=True))))
+            pairs.append((self._given, tokens_of(self._reference, decimal_comma=True)))
         if any(token.grouped for token in self._gold) and "," in self._answer:
-            pairs.append((self._given, unwrapped(lex(self._reference, thousands=False))))
+            pairs.append((self._given, tokens_of(self._reference, thousands=False)))
         if any(token.grouped for token in self._given) and "," in self._reference:
-            pairs.append((unwrapped(lex(self._answer, thousands=False)), self._gold))
+            pairs.append((tokens_of(self._answer, thousands=False), self._gold))
+        if _units_of(self._gold) and not _units_of(self._given):
+            pairs.append((_without_unit(self._given, _units_of(self._gold)), self._gold))
+        if _units_of(self._given) and not _units_of(self._gold):
+            pairs.append((self._given, _without_unit(self._gold, _units_of(self._given))))
         return pairs
 
     def _is_decimal(self, tokens: list[Token]) -> bool:
         shape = self._read(tokens, READINGS[0])
         number = literal(shape.node) if isinstance(shape, Quantity) else None
         return number is not None and bool(number.places)
+
+
+def _units_of(tokens: list[Token]) -> str:
+    """The letters of the unit that the tokens end with."""
+    return _unit_key(split_unit(tokens)[1])
+
+
+def _unit_key(tokens: list[Token]) -> str:
+    return re.sub(r"\\text|\\frac|[\s{}^/]", "", canonical(tokens))
+
+
+def _without_unit(tokens: list[Token], unit: str) -> list[Token]:
+    """The tokens without a unit in letters that could also be variables: 60 km/h beside 60 \\text{km/h}."""
+    for cut in range(1, len(tokens)):
+        if _unit_key(tokens[cut:]) == unit:
+            return tokens[:cut]
+    return tokens

@@ -63,7 +63,7 @@ def parse(tokens: Sequence[Token], reading: Reading = READINGS[0]) -> Node:
         Unreadable: they are none, or it is nested too deeply.
     """
     parser = Parser(list(tokens), reading)
-    node = parser.sum()
+    node = parser.whole()
     if not parser.done:
         raise Unreadable(f"cannot read {parser.peek()!r}")
     return node
@@ -135,6 +135,13 @@ class Parser:
         if not self.accept(text):
             raise Unreadable(f"{text!r} is missing")
 
+    def whole(self) -> Node:
+        """A sum, or two of them with `\\choose` or `\\over` between."""
+        node = self.sum()
+        if self.accept(r"\choose"):
+            return Call("binomial", (node, self.sum()))
+        return quotient(node, self.sum()) if self.accept(r"\over") else node
+
     def sum(self) -> Node:
         """Terms with signs between them."""
         self._depth += 1
@@ -178,7 +185,7 @@ class Parser:
         """Factors that simply follow each other; a whole number before a fraction is a mixed number."""
         first = self.at
         factors = [self.power()]
-        while self.starts_factor() and not (stop_at_functions and self.starts_function()):
+        while self.starts_factor() and not (stop_at_functions and self._ends_argument(factors[-1])):
             if self.kind() == "number" and self.tokens[self.at - 1].kind == "number" and self.at - 1 == first:
                 factors[-1] = self._mixed(factors[-1])
             elif (
@@ -199,6 +206,10 @@ class Parser:
                     factors = self._with_fraction(factors)
             first = first if len(factors) == 1 else -1
         return factors[0] if len(factors) == 1 else Mul(tuple(factors))
+
+    def _ends_argument(self, last: Node) -> bool:
+        """Whether an argument without brackets ends here: sin x cos y, sin x (a + b), but sin 2(x + 1)."""
+        return self.starts_function() or (self.peek() == "(" and not isinstance(last, Number))
 
     @staticmethod
     def _bare(node: Node) -> bool:
@@ -226,7 +237,7 @@ class Parser:
     def starts_factor(self) -> bool:
         """Whether a factor follows."""
         kind, text = self.kind(), self.peek()
-        if kind in ("number", "word"):
+        if kind in ("number", "word", "function") or (kind == "text" and len(text) == 1):
             return True
         return kind == "mark" and (
             text in ("(", "[", "{", r"\lfloor", r"\lceil")
@@ -240,7 +251,7 @@ class Parser:
 
     def starts_function(self) -> bool:
         """Whether a named function follows."""
-        return self.kind() == "word" and functions.is_function(self.peek())
+        return not self.done and functions.is_function(self.tokens[self.at])
 
     def power(self) -> Node:
         """A factor with its exponents, factorials, degrees and percent signs."""
@@ -290,7 +301,7 @@ class Parser:
                 Token("number", token.text[0], token.spaced),
                 Token("number", token.text[1:]),
             ]
-        elif token.kind == "word" and len(token.text) > 1 and not functions.is_function(token.text):
+        elif token.kind == "word" and len(token.text) > 1 and not functions.is_function(token):
             self.tokens[self.at : self.at + 1] = [
                 Token("word", token.text[0], token.spaced),
                 Token("word", token.text[1:]),
@@ -304,9 +315,7 @@ class Parser:
         if opener == "{" and self.peek() == "}":
             raise Unreadable("an empty group")
         bars, self._inside_bars = self._inside_bars, 0
-        node = self.sum()
-        if opener == "{" and self.accept(r"\choose"):
-            node = Call("binomial", (node, self.sum()))
+        node = self.whole()
         self._inside_bars = bars
         self.expect(_CLOSERS[opener])
         return node
@@ -317,8 +326,11 @@ class Parser:
         if kind == "number":
             self.at += 1
             return number(text)
-        if kind == "word":
-            return functions.call(self) if functions.is_function(text) else self._name(text)
+        if kind in ("word", "function"):
+            return functions.call(self) if self.starts_function() else self._name(text)
+        if kind == "text" and len(text) == 1:
+            self.at += 1
+            return self._indexed(text)
         if kind != "mark":
             raise Unreadable(f"cannot read {text!r}")
         if text in _CLOSERS and text != r"\{":

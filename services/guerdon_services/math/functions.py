@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from guerdon_services.math.lexer import Unreadable
+from guerdon_services.math.lexer import Token, Unreadable
 from guerdon_services.math.spelling import FUNCTION_NAMES
 from guerdon_services.math.tree import FUNCTIONS, Call, Constant, Mul, Node, Number, Pow, root, walk
 
@@ -30,9 +30,9 @@ _INVERTED = frozenset(
 _OPENERS = ("(", "[", "{")
 
 
-def is_function(word: str) -> bool:
-    """Whether a word is the name of a function, with or without a letter stuck to it (sinx)."""
-    return word in FUNCTION_NAMES or _stuck(word) is not None
+def is_function(token: Token) -> bool:
+    """Whether a token is the name of a function, with or without a letter stuck to it (sinx)."""
+    return token.kind == "function" or (token.kind == "word" and _stuck(token.text) is not None)
 
 
 def call(parser: Parser) -> Node:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from guerdon_services.math.expression import Reading, parse
 from guerdon_services.math.lexer import Token, Unreadable
-from guerdon_services.math.shapes import Based, Clock, Many, Quantity, Ratio, Shape, Words, canonical
+from guerdon_services.math.shapes import REALS, Based, Clock, Many, Quantity, Ratio, Shape, Words, canonical
 from guerdon_services.math.tree import Apply, Call, Number
 from guerdon_services.math.units import split_unit
 
@@ -21,11 +21,17 @@ _NAMED = {
     r"\mathbbQ+",
     r"\mathbbN*",
 }
+_ALL_NUMBERS = frozenset({"all real numbers", "all reals", "real numbers", "any real number", "all real"})
+_SENTENCE_MARK = re.compile(r"[.,!?;:\"]")
+#: Letters of a word that could still be a product of variables.
+_MAX_LETTERS = 4
 _MAX_BASE = 36
 
 
 def leaf(tokens: list[Token], reading: Reading) -> Shape:
     """One value; `Words` when the tokens are no mathematics."""
+    if " ".join(token.text for token in tokens).lower().removeprefix("the set of ") in _ALL_NUMBERS:
+        return REALS
     clock = _clock(tokens)
     if clock:
         return clock
@@ -42,20 +48,33 @@ def leaf(tokens: list[Token], reading: Reading) -> Shape:
 
 def words(tokens: list[Token]) -> Words:
     """The tokens as words, in small letters when they are prose."""
-    prose = all(token.kind in ("word", "text") or token.text in list(",.'-!?:;") for token in tokens)
+    prose = all(
+        token.kind in ("word", "text", "function") or token.text in list(",.'-!?:;") for token in tokens
+    )
     if prose:
-        return Words(" ".join(token.text.lower() for token in tokens if token.kind in ("word", "text")))
+        return Words(said(tokens))
     text = canonical(tokens)
+    if any(token.kind in ("word", "text") and len(token.text) > _MAX_LETTERS for token in tokens):
+        return Words(
+            said(tokens), unread=not all(token.kind in ("word", "text", "number") for token in tokens)
+        )
     return Words(text, unread=text not in _NAMED)
 
 
+def said(tokens: list[Token]) -> str:
+    """Words in small letters without sentence marks."""
+    return " ".join(_SENTENCE_MARK.sub(" ", " ".join(token.text for token in tokens).lower()).split())
+
+
 def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
-    value, marks = _stripped(tokens)
+    # In sin 30° the degrees belong to the angle, not to the value.
+    angle = any(token.kind == "function" for token in tokens)
+    value, marks = _stripped(tokens, angle)
     if not value:
         raise Unreadable("no value")
     bare, unit = split_unit(value)
     if unit:
-        bare, inner = _stripped(bare)
+        bare, inner = _stripped(bare, angle)
         marks |= inner
         if bare and bare[-1].text == "^":
             raise Unreadable("an exponent that is a word")
@@ -64,7 +83,7 @@ def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
     return Quantity(node, name, percent="%" in marks, degrees="°" in marks)
 
 
-def _stripped(tokens: list[Token]) -> tuple[list[Token], set[str]]:
+def _stripped(tokens: list[Token], angle: bool) -> tuple[list[Token], set[str]]:
     """The tokens without currency, degree and percent signs, ordinal suffixes and adverbs around them."""
     start, end = 0, len(tokens)
     marks: set[str] = set()
@@ -72,7 +91,7 @@ def _stripped(tokens: list[Token]) -> tuple[list[Token], set[str]]:
         start += 1
     while end > start:
         width, mark = _mark_before(tokens, end)
-        if not width:
+        if not width or (angle and mark == "°"):
             break
         marks.add(mark)
         end -= width
@@ -88,12 +107,16 @@ def _mark_before(tokens: list[Token], end: int) -> tuple[int, str]:
         return 1, "%"
     if last.text in ("°", r"\circ"):
         return (2 if end > 1 and tokens[end - 2].text == "^" else 1), "°"
+    if last.text in ("C", "F") and end > 1 and tokens[end - 2].text in ("°", r"\circ"):
+        return 1, "temperature"
     if last.text == "^":  # 90^
         return 1, "°"
     texts = [token.text for token in tokens[max(0, end - 4) : end]]
     if texts[-1:] == ["}"] and len(texts) == 4 and texts[:2] == ["^", "{"]:
         if texts[2] in (r"\circ", "°"):
             return 4, "°"
+        if texts[2] in ("C", "F"):
+            return 0, ""
         if texts[2] in ("st", "nd", "rd", "th"):
             return 4, "ordinal"
     if last.text in ("st", "nd", "rd", "th") and end > 1 and tokens[end - 2].kind in ("number", "mark"):
@@ -104,10 +127,14 @@ def _mark_before(tokens: list[Token], end: int) -> tuple[int, str]:
 def _based(tokens: list[Token]) -> Based | None:
     """`101_2`, `1A_{16}`."""
     cut = next((index for index, token in enumerate(tokens) if token.text == "_"), 0)
-    if not cut or tokens[0].kind != "number" or tokens[0].grouped:
+    if (
+        not cut
+        or any(token.grouped for token in tokens)
+        or not any(token.kind in ("number", "text") for token in tokens[:cut])
+    ):
         return None
-    base = [token.text for token in tokens[cut + 1 :] if token.text not in "{}"]
-    digits = "".join(token.text for token in tokens[:cut]).upper()
+    base = [token.text for token in tokens[cut + 1 :] if token.text not in "{}()"]
+    digits = "".join(token.text for token in tokens[:cut] if token.text not in "{}()").upper()
     if (
         len(base) != 1
         or not re.fullmatch(r"\d{1,2}", base[0])
@@ -144,7 +171,7 @@ def _ratio(tokens: list[Token], reading: Reading) -> Ratio | None:
     depth = 0
     for token in tokens:
         depth += (token.text in ("(", "[", "{", r"\{")) - (token.text in (")", "]", "}", r"\}"))
-        if token.text == ":" and depth == 0:
+        if depth == 0 and (token.text == ":" or (token.text == "to" and token.kind in ("text", "word"))):
             parts.append([])
         else:
             parts[-1].append(token)
@@ -155,7 +182,7 @@ def _ratio(tokens: list[Token], reading: Reading) -> Ratio | None:
 
 def _congruence(tokens: list[Token], reading: Reading) -> Quantity | None:
     """`3 \\pmod 7`: a class of residues."""
-    cut = next((index for index, token in enumerate(tokens) if token.text in (r"\pmod", r"\bmod", "mod")), 0)
+    cut = next((index for index, token in enumerate(tokens) if token.text in (r"\pmod", "mod")), 0)
     if not cut:
         return None
     before, after = tokens[:cut], tokens[cut + 1 :]

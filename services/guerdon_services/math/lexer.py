@@ -7,6 +7,7 @@ from guerdon_services.math.spelling import (
     ACCENTS,
     COMMANDS,
     DROPPED,
+    ENGLISH,
     FONTS,
     FUNCTION_NAMES,
     TEXT_COMMANDS,
@@ -19,26 +20,27 @@ MAX_TOKENS = 60_000
 
 _LEXEME = re.compile(
     r"(?P<space>\s+|~)"
-    r"|(?P<repeating>\d*\.\d*\\(?:overline|bar|dot)\s*\{\s*\d{1,50}\s*\})"
+    r"|(?P<repeating>\d*\.\d*\\(?:dot\s*\{?\d\}?\d*\\dot\s*\{?\d\}?|(?:overline|bar|dot)\s*\{\s*\d{1,50}\s*\}))"
     r"|\\(?P<environment>begin|end)\s*\{\s*(?P<name>[a-zA-Z]+)\*?\s*\}(?:\s*\{[lcr|]+\})?"
     r"|\\(?P<command>[a-zA-Z]+)\*?"
     r"|\\(?P<escaped>.)"
-    r"|(?P<grouped>(?<![\d.])[1-9]\d{0,2}(?P<mark>\{,\}|,\s*\\!\s*|\\[,;:! ]|,|\s|~)"
+    r"|(?P<grouped>(?<![\d._^])[1-9]\d{0,2}(?P<mark>\{(?:,|\\,)\}|,\s*\\!\s*|\\[,;:! ]|,|\s|~)"
     r"\d{3}(?:(?P=mark)\d{3})*(?:\.\d+)?(?!\d)(?!(?P=mark)\d)(?!\s*/))"
     r"|(?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+(?![\d.]))?|\.\d+)"
-    r"|(?P<word>[A-Za-z]+)"
+    r"|(?P<word>[^\W\d_]+)"
     r"|(?P<operator><=|>=|!=|==|=>|->|\*\*|.)",
     re.DOTALL,
 )
 _BRACED = re.compile(r"\s*\{([^{}]*)\}")
-_SIMPLE = re.compile(r"\s*[-+]?[\d.,/ ]*\d\s*|\s*[a-zA-Z]\s*")
-_SEPARATORS = re.compile(r"(?:\{,\}|,|\\[,;:! ]|\s|~)|\\!")
+_SIMPLE = re.compile(r"\s*[-+]?[\d.,/ ]*\d\s*")
+_SEPARATORS = re.compile(r"[^0-9.]")
 _OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
+_CURRENCY = frozenset("€£¥₹₽₩")
 _MULTICHARACTER = {"<=": r"\leq", ">=": r"\geq", "!=": r"\neq", "==": "=", "=>": ",", "->": r"\to", "**": "^"}
 
 
 class Token(NamedTuple):
-    """One token. `kind`: number, word, text (prose in a text command), environment, or mark for all others.
+    """One token. `kind`: number, word, function, text (prose in a text command), environment, or mark for all others.
 
     `text` of a command keeps its backslash; `grouped` tells a number with thousands separators; `spaced` whether
     space came before it.
@@ -100,7 +102,8 @@ class _Lexer:
         elif kind == "word":
             self._word(found)
         elif kind == "repeating":
-            self._add("number", re.sub(r"\\(?:overline|bar|dot)\s*\{\s*(\d+)\s*\}", r"(\1)", found))
+            before, _, cycle = found.partition("\\")
+            self._add("number", f"{before}({re.sub(r'[^0-9]', '', cycle)})")
         elif kind == "operator":
             self._operator(found)
         elif kind == "command":
@@ -117,7 +120,7 @@ class _Lexer:
         self._spaced = False
 
     def _number(self, found: str) -> None:
-        if self._decimal_comma:
+        if self._decimal_comma and not self._depth:
             rest = re.compile(r",(\d+)(?![\d,])").match(self._text, self._at)
             if rest and found.isdigit():
                 self._at = rest.end()
@@ -127,7 +130,7 @@ class _Lexer:
     def _grouped(self, match: re.Match[str]) -> None:
         """A number such as 1,234,567: between brackets a plain comma separates."""
         found, comma = match.group(), match.group("mark") == ","
-        if comma and (self._depth or not self._thousands or self._decimal_comma):
+        if comma and (self._depth or not self._thousands):
             first = re.compile(r"\d+").match(self._text, match.start())
             assert first  # the group begins with a digit
             self._at = first.end()
@@ -136,10 +139,20 @@ class _Lexer:
         self._add("number", _SEPARATORS.sub("", found), grouped=comma)
 
     def _word(self, found: str) -> None:
+        if not found.isascii():
+            self._add("text", found)
+            return
         spelling = WORDS.get(found) or WORDS.get(found.lower() if len(found) > 3 else found)
         if found == "U" and self._tokens and self._tokens[-1].text in _CLOSING:
             spelling = r"\cup"
-        self._add("mark" if spelling else "word", spelling or found)
+        if (
+            spelling is None
+            and found in FUNCTION_NAMES
+            and (found not in ENGLISH or self._text[self._at :][:1] == "(")
+        ):
+            self._add("function", found)
+        else:
+            self._add("mark" if spelling else "word", spelling or found)
 
     def _operator(self, found: str) -> None:
         found = _MULTICHARACTER.get(found, found)
@@ -187,7 +200,11 @@ class _Lexer:
             self._bracket(name)
             self._add("mark", name)
         elif name in FUNCTION_NAMES:
-            self._add("word", name)
+            self._add("function", name)
+        elif name in ("and", "or"):
+            self._add("mark", name)
+        elif name == "not":
+            self._negated()
         else:
             self._add("mark", "\\" + name)
 
@@ -197,7 +214,18 @@ class _Lexer:
         rest = re.compile(r"\s*\.(?!\d)").match(self._text, self._at)
         if rest and name in ("left", "right"):
             self._at = rest.end()
-        elif name in ("phantom", "hphantom", "vphantom", "label", "tag", "color", "hspace", "vspace"):
+        elif name in (
+            "phantom",
+            "hphantom",
+            "vphantom",
+            "label",
+            "tag",
+            "color",
+            "textcolor",
+            "colorbox",
+            "hspace",
+            "vspace",
+        ):
             braced = _BRACED.match(self._text, self._at)
             self._at = braced.end() if braced else self._at
 
@@ -208,12 +236,17 @@ class _Lexer:
             return
         inside = braced.group(1)
         word = inside.strip()
-        if name == "mathrm" and (word in FUNCTION_NAMES or word in "eidDP"):
+        if word in ("e", "i") or (name == "mathrm" and (word in FUNCTION_NAMES or word in ("d", "D", "P"))):
             self._at = braced.end()
-            self._add("word", word)
-        elif name != "mathrm" and (_SIMPLE.fullmatch(inside) or not word):
+            self._word(word)
+        elif not any(character.isalnum() for character in word):
+            self._at = braced.end()
+            self._spaced = True
+            if word in _CURRENCY:
+                self._add("mark", word)
+        elif name != "mathrm" and _SIMPLE.fullmatch(inside):
             self._at = braced.start(1) - 1  # braces and all: read as mathematics
-        elif word in ("and", "or", ",", ";"):
+        elif word in ("and", "or"):
             self._at = braced.end()
             self._add("mark", word)
         else:
@@ -238,8 +271,17 @@ class _Lexer:
             self._command(inside[1:])
         elif inside.isdigit():
             self._number(inside)
+        elif name == "mathbf" and inside in ("R", "Z", "Q", "N", "C"):
+            self._add("mark", f"\\mathbb{inside}")
         else:
-            self._word(FUNCTION_NAMES.get(inside, inside))
+            self._word(inside)
+
+    def _negated(self) -> None:
+        """`\\not=` and `\\not\\in`."""
+        sign = re.compile(r"\s*(=|\\(?:in|equiv)(?![a-zA-Z]))").match(self._text, self._at)
+        if sign:
+            self._at = sign.end()
+            self._add("mark", r"\neq" if sign.group(1) == "=" else rf"\not{sign.group(1)[1:]}")
 
     def _named_set(self) -> None:
         letter = re.compile(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection
-from itertools import product
+from itertools import product, takewhile
 from typing import Literal
 
 from guerdon_services.math import matrices
@@ -19,6 +19,7 @@ from guerdon_services.math.shapes import (
     Restricted,
     Shape,
     Without,
+    Words,
     canonical,
     is_listed,
 )
@@ -33,6 +34,7 @@ _LISTED = frozenset({",", "and", "or"})
 _NAMED_SETS = frozenset(rf"\mathbb{letter}{sign}" for letter in "RQZNC" for sign in ("", "+", "-", "*"))
 _TAIL_WORDS = frozenset(["for all", "for any", "for every", "for each", "where"])
 _INTRODUCTION = re.compile(r"^(?!.*\bnot\b).*(?:\bis|\bare|:|=)$", re.IGNORECASE)
+_TRAILING, _LEADING = frozenset({".", ";", ",", "\\", r"\\", "*", "_"}), frozenset({"*", ",", ";"})
 _ANSWER_WORDS = frozenset(["the", "final", "answer", "is"])
 
 
@@ -86,6 +88,8 @@ class Reader:
         if len(pieces) > 1:
             return Many("union", tuple(self.read(piece, depth + 1) for piece in pieces))
         pieces = split(tokens, {r"\setminus"})
+        if len(pieces) == 1 and len(tokens) > 4 and tokens[0].text in _NAMED_SETS and tokens[1].text == "-":
+            pieces = [tokens[:1], tokens[2:]]
         if len(pieces) == 2:
             return Without(self.read(pieces[0], depth + 1), self.read(pieces[1], depth + 1))
         return None
@@ -93,6 +97,8 @@ class Reader:
     def _bracketed(self, tokens: list[Token], depth: int) -> Shape:
         """A text that one pair of brackets encloses, else a single value."""
         if not enclosed(tokens):
+            if _is_point(tokens):
+                return self.read(tokens[1:], depth + 1)
             return self._outward(tokens) or leaf(tokens, self.reading)
         left, right = tokens[0].text.removeprefix("\\"), tokens[-1].text.removeprefix("\\")
         inside = tokens[1:-1]
@@ -107,6 +113,8 @@ class Reader:
             inner = self.read(inside, depth + 1)
             # (a + b) may be a factor's brackets; only what has structure inside is not a plain value
             return inner if not isinstance(inner, Quantity) else leaf(inside, self.reading)
+        if not inside and left == "{":
+            return Words(r"\emptyset")
         if not items or not all(items):
             return words(tokens)
         return _group(left, right, [self.read(item, depth + 1) for item in items])
@@ -198,40 +206,41 @@ def enclosed(tokens: list[Token]) -> bool:
 
 def unwrapped(tokens: list[Token]) -> list[Token]:
     """The tokens without what surrounds the whole: sentence marks, redundant braces, an introduction in words."""
-    start, end = 0, len(tokens)
-    start = _introduction(tokens)
-    while start < end:
-        if tokens[end - 1].text in (".", ";", ",", "\\", r"\\", "*", "_") and tokens[end - 1].kind == "mark":
-            end -= 1
-        elif tokens[start].text in ("*", ",", ";") and tokens[start].kind == "mark":
-            start += 1
-        elif (
-            tokens[start].text == "{"
-            and enclosed(tokens[start:end])
-            and len(split(tokens[start + 1 : end - 1], ",")) == 1
-        ):
-            start, end = start + 1, end - 1
-        else:
-            break
+    start, end = _introduction(tokens), len(tokens)
+    while end > start and tokens[end - 1].kind == "mark" and tokens[end - 1].text in _TRAILING:
+        end -= 1
+    while start < end and tokens[start].kind == "mark" and tokens[start].text in _LEADING:
+        start += 1
     return _peeled(tokens[start:end])
 
 
 def _peeled(tokens: list[Token]) -> list[Token]:
-    """Without the parentheses around a parenthesis: ((((1))))."""
-    depth = 0
-    while (
-        len(tokens) > 2 * depth + 4
-        and tokens[depth].text == tokens[depth + 1].text == "("
-        and tokens[-1 - depth].text == tokens[-2 - depth].text == ")"
-        and _balanced_inside(tokens, depth + 1)
-    ):
-        depth += 1
-    return tokens[depth : len(tokens) - depth]
+    """Without the braces around the whole, unless they are those of a set, and without doubled parentheses."""
+    partner = _partners(tokens)
+    start, end = 0, len(tokens)
+    while end - start > 1 and partner.get(start) == end - 1:
+        inner = partner.get(start + 1) == end - 2
+        if (tokens[start].text == "{" and (inner or len(split(tokens[start + 1 : end - 1], {","})) == 1)) or (
+            tokens[start].text == "(" and inner and tokens[start + 1].text == "("
+        ):
+            start, end = start + 1, end - 1
+        else:
+            break
+    return tokens[start:end]
 
 
-def _balanced_inside(tokens: list[Token], depth: int) -> bool:
-    """Whether the bracket at `depth` closes at its mirror image; only looked at where it can be in a long run."""
-    return depth > 1 or enclosed(tokens[depth:-depth])
+def _partners(tokens: list[Token]) -> dict[int, int]:
+    """Where each bracket that opens in the run at the start closes."""
+    if not tokens or tokens[0].text not in ("{", "("):
+        return {}
+    partner: dict[int, int] = {}
+    opened: list[int] = []
+    for index, token in enumerate(tokens):
+        if token.kind == "mark" and token.text in OPENERS:
+            opened.append(index)
+        elif token.kind == "mark" and token.text in CLOSERS and opened:
+            partner[opened.pop()] = index
+    return partner
 
 
 def _introduction(tokens: list[Token]) -> int:
@@ -240,6 +249,14 @@ def _introduction(tokens: list[Token]) -> int:
         return 0
     if tokens[0].kind == "text" and len(tokens) > 1 and _INTRODUCTION.match(tokens[0].text):
         return 1
+    named = sum(1 for token in takewhile(lambda token: token.kind in ("word", "text"), tokens))
+    if (
+        named
+        and len(tokens) > named + 1
+        and tokens[named].text == ":"
+        and len("".join(t.text for t in tokens[:named])) > 2
+    ):
+        return named + 1  # Ann: 12
     count = 0
     while (
         count < len(tokens) and tokens[count].kind == "word" and tokens[count].text.lower() in _ANSWER_WORDS
@@ -249,6 +266,14 @@ def _introduction(tokens: list[Token]) -> int:
         return 0
     count += count < len(tokens) and tokens[count].text == ":"
     return count if count < len(tokens) else 0
+
+
+def _is_point(tokens: list[Token]) -> bool:
+    """`P(3, -1)`."""
+    named = (
+        len(tokens) > 4 and tokens[0].kind == "word" and len(tokens[0].text) == 1 and tokens[0].text.isupper()
+    )
+    return named and enclosed(tokens[1:]) and len(split(tokens[2:-1], {","})) > 1
 
 
 def _without_tail(tokens: list[Token]) -> list[Token]:

@@ -22,14 +22,14 @@ from guerdon_services.math.shapes import (
 if TYPE_CHECKING:
     from guerdon_services.math.reader import Reader
 
-SIGNS = frozenset({"=", "<", ">", r"\leq", r"\geq", r"\neq", r"\approx", r"\in", r"\equiv"})
+SIGNS = frozenset({"=", "<", ">", r"\leq", r"\geq", r"\neq", r"\approx", r"\in", r"\notin", r"\equiv"})
 MIRRORED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", "=": "=", r"\neq": r"\neq"}
 _UP, _DOWN = frozenset({"<", r"\leq"}), frozenset({">", r"\geq"})
 _MAX_LABEL = 60
 _LABEL = re.compile(
-    r"\|?(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|')*\s*(?:\((?P<arguments>[^()=<>]*)\))?\|?"
+    r"\|?(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|'|\^\{-1\})*\s*(?:\((?P<arguments>[^()=<>]*)\))?\|?"
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*"
-    r"|\\frac\{\w+\}\{\w+\}|\\angle\s*\w+|\\bar \w+"
+    r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\angle\s*\w+|\\bar \w+|\\lim_\{[^{}]*\}.{1,20}"
 )
 _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)|[ei]")
 

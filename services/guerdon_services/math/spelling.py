@@ -11,14 +11,17 @@ _CHARACTERS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "⁻": "^{-}", "×": "*", "✕": "*", "÷": "/", "·": "*",
     "⋅": "*", "∙": "*", "•": "*", "∗": "*", "⋆": "*", "⁄": "/", "∕": "/", "π": r"\pi ", "𝜋": r"\pi ", "∞": r"\infty ",
     "≤": r"\leq ", "≦": r"\leq ", "⩽": r"\leq ", "≥": r"\geq ", "≧": r"\geq ", "⩾": r"\geq ", "≠": r"\neq ",
-    "≈": r"\approx ", "≡": r"\equiv ", "∈": r"\in ", "∉": r"\notin ", "∪": r"\cup ", "∩": r"\cap ", "∖": r"\setminus ",
+    "≈": r"\approx ", "≡": r"\equiv ", "∈": r"\in ", "∉": r"\notin ", "∪": r"\cup ", "∩": r"\cap ",
+    "∖": r"\setminus ",
     "±": r"\pm ", "∓": r"\mp ", "∅": r"\emptyset ", "°": "°", "º": "°", "√": r"\sqrt ", "∛": r"\sqrt[3] ",
-    "∜": r"\sqrt[4] ", "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "→": r"\to ", "⇒": ",", "∧": " and ", "∨": " or ",
+    "∜": r"\sqrt[4] ", "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "→": r"\to ", "⇒": ",", "∧": " and ",
+    "∨": " or ",
     "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℚ": r"\mathbb{Q}", "ℕ": r"\mathbb{N}", "ℂ": r"\mathbb{C}",
     "“": '"', "”": '"', "’": "'", "‘": "'", "′": "'", "″": "''", "，": ",", "、": ",", "；": ";", "：": ":", "（": "(",
     "）": ")", "．": ".", "。": ".", "【": "[", "】": "]", "⟨": "(", "⟩": ")", "〈": "(", "〉": ")", "⌊": r"\lfloor ",
     "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "…": r"\dots ", "⋯": r"\cdots ", "€": "€", "£": "£", "¥": "¥",
-    "或": " or ", "和": " and ", "且": " and ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ",
+    "∶": ":", "元": "¥", "円": "¥", "￥": "¥", "或": " or ", "和": " and ", "且": " and ", "α": r"\alpha ", "β": r"\beta ",
+    "γ": r"\gamma ", "δ": r"\delta ",
     "ε": r"\epsilon ", "θ": r"\theta ", "λ": r"\lambda ", "μ": r"\mu ", "ρ": r"\rho ", "σ": r"\sigma ", "τ": r"\tau ",
     "φ": r"\phi ", "ϕ": r"\phi ", "ω": r"\omega ", "Δ": r"\Delta ", "Ω": r"\Omega ", "Σ": r"\Sigma ", "Φ": r"\Phi ",
     "ı": "i", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
@@ -36,13 +39,15 @@ _SUBSCRIPT = str.maketrans(_SUBSCRIPTS, _PLAIN)
 _CIRCLED = {chr(0x2460 + index): f" {index + 1}," for index in range(20)}
 _ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,6}|#x[0-9a-fA-F]{1,5});")
 _DOUBLE_BACKSLASH = re.compile(r"\\\\(?=[a-zA-Z()\[\]{}])")
+#: Bold, italics and code around the whole.
+_MARKDOWN = re.compile(r"\s*([*_`]{1,3})([^*_`](?:.*[^*_`])?)\1\s*", re.DOTALL)
 _WIDE_OFFSET = 0xFEE0
 
 #: Commands spelled as other commands or marks.
 COMMANDS = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "rac": "frac", "dbinom": "binom", "tbinom": "binom",
     "leqslant": "leq", "leqq": "leq", "le": "leq", "geqslant": "geq", "geqq": "geq", "ge": "geq", "ne": "neq",
-    "not=": "neq", "lt": "<", "gt": ">", "times": "*", "cdot": "*", "ast": "*", "bullet": "*", "div": "/",
+    "lt": "<", "gt": ">", "times": "*", "cdot": "*", "ast": "*", "bullet": "*", "div": "/",
     "cupdot": "cup", "bigcup": "cup", "sqcup": "cup", "bigcap": "cap", "varnothing": "emptyset", "empty": "emptyset",
     "lbrack": "[", "rbrack": "]", "lBrace": "lbrace", "rBrace": "rbrace", "vert": "|", "lvert": "|", "rvert": "|",
     "Vert": "|", "lVert": "|", "rVert": "|", "mid": "|", "colon": ":", "langle": "(", "rangle": ")", "lparen": "(",
@@ -52,8 +57,10 @@ COMMANDS = {
     "varepsilon": "epsilon", "varphi": "phi", "vartheta": "theta", "varrho": "rho", "varsigma": "sigma",
     "land": "and", "wedge": "and", "lor": "or", "vee": "or", "iff": "Leftrightarrow", "implies": ",",
     "Rightarrow": ",", "ln": "ln", "lg": "lg", "arctg": "arctan", "tg": "tan", "ctg": "cot", "cosec": "csc",
-    "sh": "sinh", "ch": "cosh", "th": "tanh", "permil": "‰", "textpercent": "%", "pounds": "£", "euro": "€", "yen": "¥",
-    "textasciicircum": "^", "newline": "quad", "dollar": "quad", "textdollar": "quad", "prime": "'",
+    "sh": "sinh", "ch": "cosh", "th": "tanh", "permil": "‰", "textpercent": "%", "pounds": "£", "euro": "€",
+    "yen": "¥",
+    "textasciicircum": "^", "cr": "\\\\", "Bbb": "mathbb", "mod": "pmod", "bmod": "pmod", "newline": "quad",
+    "dollar": "quad", "textdollar": "quad", "prime": "'",
 }  # fmt: skip
 #: Commands that say nothing about the value: sizes, spaces, boxes.
 DROPPED = frozenset(
@@ -64,7 +71,8 @@ DROPPED = frozenset(
         "medspace", "thickspace", "negthinspace", "hfill", "hspace", "vspace", "phantom", "hphantom",
         "vphantom", "boxed", "fbox", "label", "tag", "nonumber", "notag", "color", "relax", "strut",
         "mathstrut", "centering", "noindent", "bf", "rm", "it", "sf", "tt", "em", "par", "allowbreak",
-        "nobreak",
+        "nobreak", "large", "Large", "LARGE", "huge", "Huge", "small",
+        "tiny", "normalsize", "footnotesize", "textcolor", "colorbox",
     }
 )  # fmt: skip
 TEXT_COMMANDS = frozenset(
@@ -100,6 +108,11 @@ FUNCTION_NAMES = {
     "cbrt": "cbrt", "arctg": "atan", "tg": "tan", "ctg": "cot",
 }  # fmt: skip
 
+#: Names of functions that are also words; they are functions where a parenthesis follows.
+ENGLISH = frozenset(
+    {"floor", "ceil", "abs", "sign", "arg", "Arg", "factorial", "binomial", "max", "min", "sec", "conj"}
+)
+
 #: Words that stand for a mark.
 WORDS = {
     "sqrt": r"\sqrt", "pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "inf": r"\infty", "oo": r"\infty",
@@ -111,12 +124,17 @@ WORDS = {
 
 def spelled(text: str) -> str:
     """The text in ASCII LaTeX, its HTML entities and doubled backslashes undone."""
+    marked = _MARKDOWN.fullmatch(text)
+    if marked:
+        text = marked.group(2)
+    text = text.replace("{:}", ":")
     if "&" in text and ";" in text:
         text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), text)
     if "\\\\" in text and "\\begin" not in text:  # JSON-escaped twice; in a matrix two backslashes end a row
         text = _DOUBLE_BACKSLASH.sub(r"\\", text)
     if text.isascii():
         return text
+    text = unicodedata.normalize("NFC", text)
     text = _RAISED.sub(lambda run: "^{" + run.group().translate(_SUPERSCRIPT) + "}", text)
     text = _LOWERED.sub(lambda run: "_{" + run.group().translate(_SUBSCRIPT) + "}", text)
     return "".join(map(_ascii, text))

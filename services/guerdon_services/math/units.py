@@ -36,15 +36,23 @@ _SHORT = frozenset(
         "kW", "Hz", "kJ", "Pa", "eV", "mol", "rad", "deg", "pm", "am", "st", "nd", "rd", "th", "sq", "cu",
     }
 )  # fmt: skip
-_NO_UNIT = frozenset({"and", "or", "not", "if", "for", "when", "where"})
-_OF_DIGITS = re.compile(r"[\d=<>]")
+_NO_UNIT = frozenset(
+    {
+        "and", "or", "not", "if", "for", "when", "where", "is", "are", "was", "wrong", "incorrect", "false", "either",
+        "maybe", "perhaps", "unless", "plus", "minus", "times", "i", "e",
+    }
+)  # fmt: skip
+#: What only a value has; m/s^2 is none.
+_OF_VALUE = re.compile(r"(?<![a-zA-Z^{])\d|[=<>]")
 
 
 def is_unit(token: Token) -> bool:
     """Whether a token after a value can only be its unit, or another remark that does not change it."""
     if token.kind == "text":
-        words = set(re.findall(r"[a-z]+", token.text.lower()))
-        return bool(words) and not _OF_DIGITS.search(token.text) and not words & _NO_UNIT
+        words = set(re.findall(r"[^\W\d_]+", token.text.lower()))
+        return bool(words) and not _OF_VALUE.search(token.text) and not words & _NO_UNIT
+    if token.kind == "function":
+        return token.text in ("min", "sec")
     if token.kind != "word" or token.text.lower() in _NO_UNIT:
         return False
     return token.text in _SHORT or (len(token.text) >= 3 and not _is_run(token.text))
@@ -73,10 +81,29 @@ def _unit_before(tokens: list[Token], end: int) -> int:
         return 1
     if last.kind == "number" and end > 3 and tokens[end - 2].text == "^" and is_unit(tokens[end - 3]):
         return 3
-    if last.text == "}" and end > 5 and tokens[end - 4].text == "^" and is_unit(tokens[end - 5]):
-        return 5
+    if last.text == "}" and end > 5 and [token.text for token in tokens[end - 4 : end - 2]] == ["^", "{"]:
+        return 5 if is_unit(tokens[end - 5]) else 0
+    if last.text == "}":
+        return _fraction_before(tokens, end)
     if last.text in ("/", "*", ".", "-") and end < len(tokens) and end > 2 and is_unit(tokens[end - 2]):
         return 2
+    return 0
+
+
+def _fraction_before(tokens: list[Token], end: int) -> int:
+    """How many tokens a fraction of units such as `\\frac{\\text{km}}{\\text{h}}` has."""
+    for start in range(end - 1, max(end - 14, 0), -1):
+        if tokens[start].text == r"\frac":
+            inside = [
+                token
+                for token in tokens[start + 1 : end]
+                if token.text not in ("{", "}", "^") and token.kind != "number"
+            ]
+            return (
+                end - start
+                if inside and all(token.kind == "text" and is_unit(token) for token in inside)
+                else 0
+            )
     return 0
 
 
