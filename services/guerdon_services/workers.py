@@ -61,7 +61,7 @@ class _Worker:
     def __init__(self, module: str, memory_mb: int) -> None:
         command = [sys.executable, "-m", module, str(memory_mb)]
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        # sympy orders terms by hash: a fixed seed makes a verdict reproducible.
+        # A fixed seed makes whatever orders by hash reproducible.
         environment["PYTHONHASHSEED"] = "0"
         self._process = subprocess.Popen(
             command,

@@ -32,16 +32,20 @@ def magnitude(value: arb) -> int | None:
 
 def small(value: Ball) -> bool:
     """Whether a value is 0 as far as one can tell."""
-    return value.abs_upper() < arb(2) ** -(ctx.prec // 2)
+    return value.contains(0) and value.abs_upper() < arb(2) ** -(ctx.prec // 2)
 
 
 def real(value: Ball) -> arb:
     """The value of a real number. Raises Unknown for one that is not."""
+    value = settled(value)
     if isinstance(value, acb):
-        if not small(value.imag):
-            raise Unknown
-        value = value.real
+        raise Unknown
     return value
+
+
+def settled(value: Ball) -> Ball:
+    """A value that is real as far as one can tell as a real one: it may lie on the edge of a function's branch."""
+    return value.real if isinstance(value, acb) and small(value.imag) else value
 
 
 def integer(value: Ball) -> int | None:
@@ -50,8 +54,14 @@ def integer(value: Ball) -> int | None:
         return None
     if not value.rad() < arb(2) ** -(ctx.prec // 3):
         return None
-    found = value.unique_fmpz()
-    return None if found is None else int(found)
+    nearest = (value.mid() + arb(1) / 2).floor()
+    return whole(nearest) if nearest.is_exact() and value.contains(nearest) else None
+
+
+def whole(value: arb) -> int:
+    """A ball that is an exact whole number as one; it must not be huge. FLINT's own way ends the process at times."""
+    mantissa, exponent = value.man_exp()
+    return int(mantissa) << int(exponent)
 
 
 def digits(value: Ball) -> str:
@@ -64,13 +74,13 @@ def digits(value: Ball) -> str:
     scaled = value * 10**_PLACES + arb(fmpq(318309886183790671, 10**18))
     if not scaled.rad() < arb(2) ** -20:
         raise Unknown
-    return f"{int(scaled.mid().floor().unique_fmpz() or 0):x}"
+    return f"{whole(scaled.mid().floor()):x}"
 
 
 def _floor(value: arb) -> arb:
-    whole = integer(value)
-    if whole is not None:
-        return arb(whole)
+    exact = integer(value)
+    if exact is not None:
+        return arb(exact)
     if not value.abs_upper() < arb(2) ** ctx.prec:
         raise Unknown
     found = value.floor()
@@ -97,10 +107,10 @@ def _mod(values: list[arb]) -> arb:
 
 def _integers(values: list[arb]) -> list[int]:
     found = [integer(value) for value in values]
-    whole = [value for value in found if value is not None]
-    if len(whole) != len(found):
+    known = [value for value in found if value is not None]
+    if len(known) != len(found):
         raise Unknown
-    return whole
+    return known
 
 
 def _double_factorial(values: list[Ball]) -> Ball:
@@ -116,10 +126,10 @@ def _double_factorial(values: list[Ball]) -> Ball:
 
 def _binomial(values: list[Ball]) -> Ball:
     above, below = values
-    whole = integer(below)
-    if whole is not None and whole <= MAX_LOWER:
-        product: Ball = arb(1 if whole >= 0 else 0)
-        for index in range(whole):
+    lower = integer(below)
+    if lower is not None and lower <= MAX_LOWER:
+        product: Ball = arb(1 if lower >= 0 else 0)
+        for index in range(lower):
             product = product * (above - index) / (index + 1)
         return product
     return (above + 1).gamma() * (below + 1).rgamma() * (above - below + 1).rgamma()

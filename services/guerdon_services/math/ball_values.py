@@ -19,6 +19,8 @@ from guerdon_services.math.ball_functions import (
     integer,
     magnitude,
     real,
+    settled,
+    whole,
 )
 from guerdon_services.math.survey import endless
 from guerdon_services.math.tree import Add, Apply, Bound, Call, Constant, Mul, Node, Number, Pow, Symbol
@@ -81,7 +83,7 @@ class Evaluator:
             return self._kept(self._pow(node))
         if isinstance(node, Call):
             self._spend(self._costly)
-            return self._kept(self._call(node.name, [self.value(part) for part in node.arguments]))
+            return self._kept(self._call(node.name, [settled(self.value(part)) for part in node.arguments]))
         if isinstance(node, Constant):
             return _constant(node.name)
         if isinstance(node, Apply):
@@ -131,7 +133,7 @@ class Evaluator:
                 exponent = self._exact.value(node.exponent)
             except exact.Outside:
                 return self._general_power(node)
-        base = self.value(node.base)
+        base = settled(self.value(node.base))
         if exponent.denominator == 1:
             return _integer_power(base, exponent.numerator)
         self._spend(self._costly)
@@ -142,9 +144,9 @@ class Evaluator:
         exponent = self.value(node.exponent)
         if node.base == Constant("e"):
             return exponent.exp()
-        base = self.value(node.base)
+        base = settled(self.value(node.base))
         if isinstance(exponent, arb) and exponent.is_integer() and exponent.abs_upper() < 1 << 62:
-            return _integer_power(base, int(exponent.unique_fmpz() or 0))
+            return _integer_power(base, whole(exponent))
         if isinstance(base, arb):
             if base > 0:
                 return base**exponent
@@ -259,14 +261,14 @@ class Evaluator:
         return method(acb(value))
 
     def _root(self, value: Ball, degree: Ball) -> Ball:
-        whole = integer(degree)
-        if whole is None:
+        count = integer(degree)
+        if count is None:
             if isinstance(value, arb) and value > 0:
                 return value ** (1 / degree)
             raise Unknown
-        if whole == 0:
+        if count == 0:
             raise NotFinite
-        return self._fractional_power(value, 1 if whole > 0 else -1, abs(whole))
+        return self._fractional_power(value, 1 if count > 0 else -1, abs(count))
 
 
 def seeded(parts: list[str], low: int, high: int) -> arb:

@@ -87,7 +87,7 @@ def same(left: Node, right: Node, budget: Budget | None = None) -> bool | None:
     for index in range(_MORE_POINTS):
         if index >= wanted and equal >= _COMPARED:
             break
-        outcome, pair = _compare(left, right, _point(index, seen.whole), budget)
+        outcome, pair = _compare(left, right, point(index, seen.whole), budget)
         if outcome is _Outcome.OPEN:
             still_open += 1
             if still_open > 1:
@@ -116,7 +116,7 @@ def ratio_sign(left: Node, right: Node, budget: Budget | None = None) -> int | N
     quotients: list[arb] = []
     with _precision(2 * _BITS):
         for index in range(_MORE_POINTS):
-            evaluator = Evaluator(_point(index, seen.whole), budget)
+            evaluator = Evaluator(point(index, seen.whole), budget)
             try:
                 above, below = map(real, evaluator.pair(left, right))
             except Unknown:
@@ -191,12 +191,12 @@ def _precision(bits: int) -> Generator[None]:
             ctx.prec = before
 
 
-def _compare(left: Node, right: Node, point: _Point, budget: Budget) -> tuple[_Outcome, _Pair | None]:
+def _compare(left: Node, right: Node, at: _Point, budget: Budget) -> tuple[_Outcome, _Pair | None]:
     """Compares two values with as many bits as that takes."""
     bits = _BITS
     for _ in range(_ROUNDS):
         with _precision(bits):
-            outcome, pair, missing = _attempt(left, right, Evaluator(point, budget))
+            outcome, pair, missing = _attempt(left, right, Evaluator(at, budget))
         if outcome is not _Outcome.OPEN or not 0 < missing <= _MAX_BITS - bits:
             return outcome, pair
         bits += missing
@@ -234,7 +234,7 @@ def _no_variables(_: str) -> arb:
     raise Unknown
 
 
-def _point(index: int, whole: Set[str]) -> _Point:
+def point(index: int, whole: Set[str]) -> _Point:
     """Values of the variables: real ones, and natural ones for those of `whole`."""
 
     def value(name: str) -> arb:

@@ -2,7 +2,9 @@
 
 import re
 
-_NAMES = ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december"]
+_NAMES = (
+    "january february march april may june july august september october november december".split()  # noqa: SIM905
+)
 _MONTHS = {
     spelling: number for number, name in enumerate(_NAMES, start=1) for spelling in (name, name[:3])
 } | {"sept": 9}

@@ -79,8 +79,7 @@ class _Solver:
         self._signs = relation.signs
         sides = [_plain(part) for part in relation.parts]
         nodes = list(islice((node for side in sides for node in walk(side)), _MAX_NODES + 1))
-        names = {node.name for node in nodes if isinstance(node, Symbol)}
-        if len(nodes) > _MAX_NODES or len(names) != 1:
+        if len(nodes) > _MAX_NODES or len(frozenset().union(*map(symbols, sides))) != 1:
             raise Unsolved
         absolutes = [
             node
@@ -140,7 +139,7 @@ class _Piece:
             left if right.above == ((),) else _sum((left, _scaled(right, -1)))
             for left, right in pairwise(ratios)
         ]
-        for ratio in (*self._inside, *self.gaps):
+        for ratio in (*self._inside, *ratios):
             self._divisors.extend(ratio.below)
 
     def factors(self) -> list[Polynomial]:

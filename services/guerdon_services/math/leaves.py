@@ -22,6 +22,8 @@ _NAMED = {
     r"\mathbbN*",
 }
 _ALL_NUMBERS = frozenset({"all real numbers", "all reals", "real numbers", "any real number", "all real"})
+_PUNCTUATION = frozenset({*",.'-!?:;\"", "and", "or"})
+_WORD = re.compile(r"[^\W\d_]{3,}")
 _SENTENCE_MARK = re.compile(r"[.,!?;:\"]")
 #: Letters of a word that could still be a product of variables.
 _MAX_LETTERS = 4
@@ -59,6 +61,14 @@ def words(tokens: list[Token]) -> Words:
             said(tokens), unread=not all(token.kind in ("word", "text", "number") for token in tokens)
         )
     return Words(text, unread=text not in _NAMED)
+
+
+def is_words(tokens: list[Token]) -> bool:
+    """Whether the tokens are prose or a name and no formula: words of which one has three letters or more."""
+    if not all(token.kind in ("word", "text") or token.text in _PUNCTUATION for token in tokens):
+        return False
+    text = said(tokens)
+    return not re.search(r"\d", text) and bool(_WORD.search(text) or text == "no")
 
 
 def said(tokens: list[Token]) -> str:

@@ -78,7 +78,7 @@ class _Lexer:
         self._tokens = tokens
         self._decimal_comma = decimal_comma
         self._thousands = thousands
-        self._at = 0
+        self._at: int = 0
         self._depth = 0
         self._spaced = False
 
@@ -207,6 +207,17 @@ class _Lexer:
             self._negated()
         else:
             self._add("mark", "\\" + name)
+            if name in ("frac", "binom"):
+                self._digits_of_fraction()
+
+    def _digits_of_fraction(self) -> None:
+        """`\\frac34` as `\\frac{3}{4}`."""
+        bare = re.compile(r"\s*(\d)(?:\s*(\d)|(?=\s*\{))").match(self._text, self._at)
+        if bare:
+            self._at = bare.end()
+            for digit in filter(None, bare.groups()):
+                for kind, text in (("mark", "{"), ("number", digit), ("mark", "}")):
+                    self._add(kind, text)
 
     def _dropped(self, name: str) -> None:
         """Sizes and spacing; `\\left.` and `\\right.` take their invisible delimiter with them."""

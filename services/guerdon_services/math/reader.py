@@ -6,7 +6,7 @@ from itertools import product, takewhile
 from typing import Literal
 
 from guerdon_services.math import matrices
-from guerdon_services.math.expression import READINGS, Reading
+from guerdon_services.math.expression import READINGS, Reading, number
 from guerdon_services.math.leaves import leaf, words
 from guerdon_services.math.lexer import Token, Unreadable
 from guerdon_services.math.relations import SIGNS, related
@@ -31,6 +31,10 @@ _MAX_SIGNS = 4
 
 OPENERS, CLOSERS = frozenset({"(", "[", "{", r"\{"}), frozenset({")", "]", "}", r"\}"})
 _LISTED = frozenset({",", "and", "or"})
+#: Without one of these a text is a single value.
+_STRUCTURAL = frozenset(
+    {*OPENERS, *CLOSERS, *_LISTED, *SIGNS, ";", r"\cup", r"\setminus", r"\mathbbR", r"\mathbbR+", "end"}
+) - {"{", "}"}
 _NAMED_SETS = frozenset(rf"\mathbb{letter}{sign}" for letter in "RQZNC" for sign in ("", "+", "-", "*"))
 _TAIL_WORDS = frozenset(["for all", "for any", "for every", "for each", "where"])
 _INTRODUCTION = re.compile(r"^(?!.*\bnot\b).*(?:\bis|\bare|:|=)$", re.IGNORECASE)
@@ -52,7 +56,11 @@ class Reader:
         """
         if depth > _MAX_DEPTH:
             raise Unreadable(f"more than {_MAX_DEPTH} levels of brackets")
+        if len(tokens) == 1 and tokens[0].kind == "number":
+            return Quantity(number(tokens[0].text))
         tokens = unwrapped(tokens)
+        if not any(token.text in _STRUCTURAL for token in tokens):
+            return leaf(_without_tail(tokens), self.reading)
         items = split_list(tokens)
         if len(items) > 1:
             return self._list(items, _conjunction(tokens), depth)
@@ -249,7 +257,7 @@ def _introduction(tokens: list[Token]) -> int:
         return 0
     if tokens[0].kind == "text" and len(tokens) > 1 and _INTRODUCTION.match(tokens[0].text):
         return 1
-    named = sum(1 for token in takewhile(lambda token: token.kind in ("word", "text"), tokens))
+    named = len(list(takewhile(lambda token: token.kind in ("word", "text"), tokens)))
     if (
         named
         and len(tokens) > named + 1

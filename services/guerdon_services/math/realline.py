@@ -73,6 +73,9 @@ def point(values: Values, quantity: Quantity) -> Point:
         NeedsBalls: only ball arithmetic can bound it.
     """
     node = quantity.node
+    if quantity.percent:
+        # 50% stands for 50 or for a half, which only a comparison of single values can weigh.
+        raise NotReal
     if isinstance(node, Number):
         return Point(quantity, node.value, node.value)
     seen = survey((node,), _MAX_NODES)

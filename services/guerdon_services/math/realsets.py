@@ -109,7 +109,7 @@ def integers_in(values: Values, restricted: Restricted) -> tuple[int, ...] | Non
         return None
     if restricted.domain in _NATURAL and _has_zero(runs):
         return None
-    return _listed(runs)
+    return _members(runs)
 
 
 def _may_be_set(shape: Shape) -> bool:
@@ -225,24 +225,25 @@ def _conditions(values: Values, many: Many) -> RealSet:
     if isinstance(items[0], Without) and all(isinstance(item, Quantity) for item in items[1:]):
         # x != 1, 2
         return difference(values, _read(values, items[0]), union(values, *_parts(values, items[1:])))
-    sets = [_condition(values, item) for item in items]
-    if many.kind != "list":
-        return (union if many.kind == "or" else intersection)(values, *sets)
-    holes = [part for item, part in zip(items, sets, strict=True) if _is_hole(item)]
-    points = [part for item, part in zip(items, sets, strict=True) if isinstance(item, Labelled)]
-    rest = [
-        part
-        for item, part in zip(items, sets, strict=True)
-        if not isinstance(item, Labelled) and not _is_hole(item)
-    ]
-    meet = intersection(values, *rest)
-    if rest and meet.is_empty:
-        meet = union(values, *rest)
-    return intersection(values, union(values, meet, *points), *holes)
+    given = [item for item in items if not isinstance(item, Labelled)]
+    sets = [_read(values, item) for item in given]
+    if many.kind == "list":
+        joined = _listed(values, given, sets)
+    else:
+        joined = (union if many.kind == "or" else intersection)(values, *sets)
+    single = union(values, *(_single(values, item.value) for item in items if isinstance(item, Labelled)))
+    # A value beside a condition that it meets speaks of something else: a = 3, x > 2.
+    if not single.is_empty and (many.kind == "and" or not intersection(values, joined, single).is_empty):
+        raise NotReal
+    return union(values, joined, single)
 
 
-def _condition(values: Values, item: Shape) -> RealSet:
-    return _single(values, item.value) if isinstance(item, Labelled) else _read(values, item)
+def _listed(values: Values, given: Sequence[Shape], sets: Sequence[RealSet]) -> RealSet:
+    """Conditions between commas: x > 2, x < 5 is an interval, x < 2, x > 5 are two; x != a narrows the others."""
+    holes = [part for item, part in zip(given, sets, strict=True) if _is_hole(item)]
+    rest = [part for item, part in zip(given, sets, strict=True) if not _is_hole(item)]
+    found = intersection(values, *rest)
+    return intersection(values, union(values, *rest) if found.is_empty else found, *holes)
 
 
 def _is_hole(shape: Shape) -> bool:
@@ -328,7 +329,7 @@ def _joined(runs: Iterator[Run]) -> list[Run]:
     return joined
 
 
-def _listed(runs: list[Run]) -> tuple[int, ...] | None:
+def _members(runs: list[Run]) -> tuple[int, ...] | None:
     found: list[int] = []
     for first, last in runs:
         if first is None or last is None or len(found) + last - first >= _MAX_INTEGERS:

@@ -46,7 +46,7 @@ def same(left: Node, right: Node, budget: Budget | None = None) -> bool | None:
     while found < wanted:
         if index >= wanted + _DRAWS:
             return None
-        point = _Point(index, budget)
+        point = Point(index, budget)
         index += 1
         try:
             values = point.value(left), point.value(right)
@@ -66,7 +66,7 @@ def ratio(left: Node, right: Node, budget: Budget | None = None) -> Fraction | N
     budget = budget or Budget(_STEPS)
     quotients: list[int] = []
     for index in (0, 2, 1):
-        point = _Point(index, budget)
+        point = Point(index, budget)
         try:
             above, below = point.value(left), point.value(right)
         except (ZeroDivisionError, Outside):
@@ -102,7 +102,7 @@ def _draw(text: str) -> int:
     )
 
 
-class _Point:
+class Point:
     """Values of expressions modulo one prime at one point."""
 
     def __init__(self, index: int, budget: Budget) -> None:

@@ -9,28 +9,31 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from guerdon.types import Result, Sample, Status, Verdict, failed
+from guerdon_services.math.decide import decide, decide_long, is_list
 from guerdon_services.math.decision import Decision, UnreadableReference
 from guerdon_services.math.extract import Extraction, Mode, extract
-from guerdon_services.math.fast import decide, decide_long, is_list
-from guerdon_services.math.normalise import normalise
+from guerdon_services.math.values import NeedsBalls, Values
 from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, ScorerOptions, ScorerSettings
 from guerdon_services.workers import CallFailed, NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
 
 #: Characters of an answer or a reference that a verdict and a reason repeat.
 _SHOWN = 200
-#: Decisions of the algebra that are kept.
+#: Decisions that are kept.
 _REMEMBERED = 10_000
+#: Characters of answer and reference together that are compared in this process, and steps that may take: neither holds
+#: up the threads beside it for long. Whatever needs more, or ball arithmetic, goes to a worker.
+_SHORT, _STEPS = 1000, 3000
 
 
 class MathSettings(ScorerSettings):
     """Start-up settings of the math service."""
 
     workers: Annotated[int, Field(ge=1, le=1024)] = os.cpu_count() or 1
-    time_limit_s: Annotated[float, Field(gt=0, le=600)] = 5.0
-    memory_mb: Annotated[int, Field(ge=256)] = 1024
-    #: Comparisons after which a worker is replaced: sympy's caches only grow.
-    recycle_after: Annotated[int, Field(ge=1)] = 2000
-    max_answer_chars: Annotated[int, Field(ge=1)] = 20_000
+    time_limit_s: Annotated[float, Field(gt=0, le=600)] = 2.0
+    memory_mb: Annotated[int, Field(ge=256)] = 512
+    #: Comparisons after which a worker is replaced, so that no cache in it grows for ever.
+    recycle_after: Annotated[int, Field(ge=1)] = 50_000
+    max_answer_chars: Annotated[int, Field(ge=1)] = 50_000
     max_reference_chars: Annotated[int, Field(ge=1)] = 200_000
 
 
@@ -63,7 +66,7 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
         self._compared = lru_cache(maxsize=_REMEMBERED)(self._compare)
 
     def open(self) -> None:
-        """Start the workers; returns when each has imported its algebra."""
+        """Start the workers; returns when each is ready."""
         self._pool.open()
 
     def close(self) -> None:
@@ -78,14 +81,14 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
         """Engine, workers and their limits."""
         settings = self.settings
         return {
-            "algebra": f"math-verify {version('math-verify')}",
+            "arithmetic": f"python-flint {version('python-flint')}",
             "workers": str(settings.workers),
             "time_limit_s": f"{settings.time_limit_s:g}",
             "memory_mb": str(settings.memory_mb),
         }
 
     def score(self, batch: Sequence[ScoreJob[MathOptions]]) -> list[Result]:
-        """One result per job; comparisons that need algebra go to a worker each."""
+        """One result per job; long comparisons, and those in ball arithmetic, go to a worker each."""
         return [self._score_one(job.sample, job.options) for job in batch]
 
     def _score_one(self, sample: Sample, options: MathOptions) -> Result:
@@ -116,24 +119,11 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
         return None
 
     def _judge(self, extraction: Extraction, references: Sequence[str]) -> Result:
-        """Fast path over all references first; what it leaves open goes to a worker."""
+        """The first reference that the answer equals decides."""
         unread: list[str] = []
         wrong: list[tuple[str, str, Decision]] = []
-        undecided: list[tuple[int, str, str]] = []
         for index, reference in enumerate(references):
             answer = _answer_for(extraction, reference)
-            try:
-                decision = self._decide(answer, reference)
-            except UnreadableReference as problem:
-                unread.append(f"references[{index}] {problem}")
-                continue
-            if decision is None:
-                undecided.append((index, answer, reference))
-            elif decision.equal:
-                return _result(answer, reference, decision)
-            else:
-                wrong.append((answer, reference, decision))
-        for index, answer, reference in undecided:
             outcome = self._compared(answer, reference)
             if isinstance(outcome, str):
                 unread.append(f"references[{index}] {outcome}")
@@ -145,17 +135,19 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
             return failed(Status.INVALID_INPUT, "; ".join(unread))
         return _result(*wrong[0])
 
-    def _decide(self, answer: str, reference: str) -> Decision | None:
-        if len(answer) > self.settings.max_answer_chars:
-            return decide_long(answer, reference)
-        return decide(answer, reference)
-
     def _compare(self, answer: str, reference: str) -> Decision | str:
-        """The algebra's decision, or why the reference cannot be read."""
+        """The decision, or why the reference cannot be read."""
+        try:
+            if len(answer) > self.settings.max_answer_chars:
+                return decide_long(answer, reference)
+            if len(answer) + len(reference) <= _SHORT:
+                return decide(answer, reference, Values(balls=False, steps=_STEPS))
+        except UnreadableReference as problem:
+            return str(problem)
+        except NeedsBalls:
+            pass
         reply: dict[str, Any] = self._pool.run({"answer": answer, "reference": reference})
-        if "unreadable" in reply:
-            return str(reply["unreadable"])
-        return Decision(bool(reply["equal"]), reply["method"], str(reply["reason"]))
+        return str(reply["unreadable"]) if "unreadable" in reply else Decision(**reply)
 
 
 def _answer_for(extraction: Extraction, reference: str) -> str:
@@ -178,8 +170,8 @@ def _result(answer: str, reference: str, decision: Decision) -> Result:
         reason=f"{_short(answer)} {relation} {_short(reference)} ({because})",
         verdict=Verdict(
             extracted=answer[: 10 * _SHOWN],
-            normalised=normalise(answer[: 10 * _SHOWN]),
-            normalised_reference=normalise(reference[: 10 * _SHOWN]),
+            normalised=decision.answer,
+            normalised_reference=decision.reference,
             method=decision.method,
         ),
     )

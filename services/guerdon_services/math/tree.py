@@ -151,8 +151,8 @@ def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
         case Apply(function, arguments):
             return Apply(function, tuple(map(change, arguments)))
         case Bound(kind, variable, low, high, body):
-            ends = (None if end is None else change(end) for end in (low, high))
-            return Bound(kind, variable, *ends, change(body))
+            low, high = (None if end is None else change(end) for end in (low, high))
+            return Bound(kind, variable, low, high, change(body))
         case _:
             return node
 

@@ -61,6 +61,7 @@ class Values:
                 return values[0] == values[1]
         with self._budget(_MODULAR_STEPS) as budget:
             found = residues.same(left, right, budget)
+        self._asked("symbolic")
         if found is not None:
             return found
         self._need_balls()
@@ -78,6 +79,7 @@ class Values:
             return 0
         with self._budget(_MODULAR_STEPS) as budget:
             factor = residues.ratio(left, right, budget)
+        self._asked("symbolic")
         if factor is not None:
             return (factor > 0) - (factor < 0)
         self._need_balls()
@@ -166,10 +168,14 @@ class Values:
         finally:
             self._steps -= granted - max(0, budget.steps)
 
+    def _asked(self, method: Method) -> None:
+        if self.method != "numeric":
+            self.method = method
+
     def _need_balls(self) -> None:
         if not self._balls:
             raise NeedsBalls
-        self.method = "numeric"
+        self._asked("numeric")
 
 
 def _extended(node: Node) -> int | None:

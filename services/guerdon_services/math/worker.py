@@ -1,25 +1,28 @@
-"""One worker process of the math service: compares an answer with a reference.
+"""One worker process of the math service: compares an answer with a reference where balls are needed.
 
-Request: {"answer": str, "reference": str}. Reply: {"equal": bool, "method": str, "reason": str}, or {"unreadable":
-str} when the reference is at fault.
+Request: {"answer": str, "reference": str}. Reply: the fields of a Decision, or {"unreadable": str} when the reference
+is at fault.
 """
 
+from dataclasses import asdict
+
+from guerdon_services.math.decide import decide
 from guerdon_services.math.decision import UnreadableReference
+from guerdon_services.math.values import Values
 from guerdon_services.workers import Handler, Message, serve
 
 
+def compare(request: Message) -> Message:
+    """Answer one request."""
+    try:
+        return asdict(decide(request["answer"], request["reference"], Values(balls=True)))
+    except UnreadableReference as problem:
+        return {"unreadable": str(problem)}
+
+
 def prepare() -> Handler:
-    """Import the algebra and warm it up."""
-    from guerdon_services.math.algebra import equal, warm_up
-
-    def compare(request: Message) -> Message:
-        try:
-            decision = equal(request["answer"], request["reference"])
-        except UnreadableReference as problem:
-            return {"unreadable": str(problem)}
-        return {"equal": decision.equal, "method": decision.method, "reason": decision.reason}
-
-    warm_up()
+    """Import the ball arithmetic with a first comparison, which no answer then waits for."""
+    compare({"answer": "\\sin^2 x", "reference": "1-\\cos^2 x"})
     return compare
 
 

@@ -1,5 +1,8 @@
 """The service around the comparison: statuses, references, verdicts, hostile answers."""
 
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from guerdon.types import Result, Sample, Status
-from guerdon_services.math import algebra
+from guerdon_services.math import worker
 from guerdon_services.math.service import MathOptions, MathScorer, MathSettings
 from guerdon_services.runtime.scorer import ScoreJob
 
@@ -45,17 +48,13 @@ def test_the_verdict_says_what_was_compared(judge: Judge) -> None:
     assert text.method == "string"
 
 
-@pytest.mark.parametrize("library_call", ["parse", "verify"])
-def test_a_lack_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch, library_call: str) -> None:
-    """Math-Verify would swallow it and call the answer wrong."""
-
-    def greedy(*_: object, **given: object) -> None:
-        assert given["raise_on_error"] is True
+def test_a_lack_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(algebra, library_call, greedy)
+    monkeypatch.setattr(worker, "decide", greedy)
     with pytest.raises(MemoryError):
-        algebra.equal("\\begin{pmatrix}71\\end{pmatrix} a", "\\begin{pmatrix}72\\end{pmatrix} a")
+        worker.compare({"answer": "\\sqrt{2}", "reference": "2^{1/2}"})
 
 
 def test_any_reference_will_do(judge: Judge) -> None:
@@ -110,18 +109,45 @@ def test_a_huge_or_broken_answer_is_wrong(judge: Judge, answer: str) -> None:
     assert len(result.reason) < 1000
 
 
-def test_a_hang_is_a_timeout_and_costs_nobody_else(impatient: MathScorer) -> None:
-    with ThreadPoolExecutor(2) as threads:
-        hung = threads.submit(ask, impatient, "(((11!)!)!)", "x")
-        others = [ask(impatient, f"{n}x + {n}", f"{n}(x+1)") for n in range(2, 12)]
-        assert (hung.result().status, hung.result().value) == (Status.TIMEOUT, None)
-    assert [result.value for result in others] == [1.0] * 10
-    assert ask(impatient, "x+x", "2x").value == 1.0
+def test_a_stuck_worker_costs_one_item_and_is_replaced(impatient: MathScorer) -> None:
+    before = set(impatient.worker_pids())
+    stuck = before.pop()
+    os.kill(stuck, signal.SIGSTOP)
+    with ThreadPoolExecutor(4) as threads:
+        asked = [
+            threads.submit(ask, impatient, f"\\sin {n}", f"\\cos({n}-\\frac{{\\pi}}{{2}})")
+            for n in range(2, 42)
+        ]
+        results = [each.result() for each in asked]
+    statuses = [(result.status, result.value) for result in results]
+    assert statuses.count((Status.TIMEOUT, None)) == 1
+    assert statuses.count((Status.OK, 1.0)) == 39
+    deadline = time.monotonic() + 20
+    while stuck in impatient.worker_pids() or len(impatient.worker_pids()) < 2:
+        assert time.monotonic() < deadline
 
 
-def test_a_failure_is_not_remembered(impatient: MathScorer) -> None:
-    for _ in range(2):
-        assert ask(impatient, "((12!)!)!", "y").status is Status.TIMEOUT
+def test_a_killed_worker_costs_one_item_at_most(impatient: MathScorer) -> None:
+    for pid in impatient.worker_pids():
+        os.kill(pid, signal.SIGKILL)
+    results = [ask(impatient, f"\\sin {n}", f"\\cos({n}-\\frac{{\\pi}}{{2}})") for n in range(2, 12)]
+    assert {(result.status, result.value) for result in results} <= {
+        (Status.OK, 1.0),
+        (Status.INTERNAL_ERROR, None),
+    }
+    assert [result.value for result in results[2:]] == [1.0] * 8
+
+
+def test_a_failure_is_not_remembered() -> None:
+    scorer = MathScorer(MathSettings(workers=1, time_limit_s=1))
+    scorer.open()
+    try:
+        for pid in scorer.worker_pids():
+            os.kill(pid, signal.SIGSTOP)
+        assert ask(scorer, "\\sin 1", "\\cos(1-\\frac{\\pi}{2})").status is Status.TIMEOUT
+        assert ask(scorer, "\\sin 1", "\\cos(1-\\frac{\\pi}{2})").value == 1.0
+    finally:
+        scorer.close()
 
 
 def test_answers_do_not_run(judge: Judge, tmp_path: Path) -> None:

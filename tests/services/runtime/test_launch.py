@@ -127,10 +127,10 @@ def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     [math] = [one for one in launch.entry_points(group=launch.GROUP) if one.name == "math"]
 
     def without_packages(_self: object) -> None:
-        raise ImportError("No module named 'math_verify'")
+        raise ImportError("No module named 'flint'")
 
     monkeypatch.setattr(type(math), "load", without_packages)
-    with pytest.raises(launch.Refused, match=r"math_verify.*pip install 'guerdon-services\[math\]'"):
+    with pytest.raises(launch.Refused, match=r"flint.*pip install 'guerdon-services\[math\]'"):
         launch.make_service("math", [])
 
 
