@@ -188,8 +188,17 @@ def split_list(tokens: list[Token]) -> list[list[Token]]:
     """The items of a list without brackets: split at `;` if there is one, else at commas, "and" and "or"."""
     items = [part for part in split(tokens, {";"}) if part]
     if len(items) == 1:
+        items = [part for part in split(tokens, {"or"}) if part]
+        if len(items) > 1 and all(map(_is_assignment, items)):
+            return items
         items = [part for part in split(tokens, _LISTED) if part]
     return items
+
+
+def _is_assignment(tokens: list[Token]) -> bool:
+    """`a = 1, b = 2`."""
+    parts = split(tokens, {","})
+    return len(parts) > 1 and all(any(token.text == "=" for token in part) for part in parts)
 
 
 def enclosed(tokens: list[Token]) -> bool:

@@ -29,7 +29,7 @@ _MAX_LABEL = 60
 _LABEL = re.compile(
     r"\|?(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|'|\^\{-1\})*\s*(?:\((?P<arguments>[^()=<>]*)\))?\|?"
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*"
-    r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\angle\s*\w+|\\bar \w+|\\lim_\{[^{}]*\}.{1,20}"
+    r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\angle\s*\w+|\\bar \w+|[A-Z](?:\s*\\c[au]p\s*[A-Z])+|\\lim_\{[^{}]*\}.{1,20}"
 )
 _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)|[ei]")
 

@@ -40,6 +40,9 @@ _NOISE = re.compile(
     r"|I hope (?:it|this) (?:is correct|helps)\W?"
     r"|\*\*(?:(?<![0-9A-Za-z)]\*\*)|(?![0-9A-Za-z(]))|__(?:(?=\W|$)|(?<!\S__))|`+"
 )
+#: "The answer is not 42." at the very end, of which 42 is not the answer.
+_DENIED = re.compile(r"(?i)(?:answer|答案)\s?(?:is not|isn['’]t|cannot be|can['’]t be|不是)[^.;,]{1,60}\.?\s*$")
+_DENIAL = 120
 _FENCE = re.compile(r"(?m)^\s{0,3}```[\w+-]{0,20}[ \t]*$")
 
 _TAG = re.compile(r"<(/?)(?:final[_ ]?)?answer>", re.IGNORECASE)
@@ -109,6 +112,8 @@ class _Place(NamedTuple):
 def unboxed(text: str) -> str | None:
     """The answer that a response without boxes names, None where it names none."""
     text = _readable(text)
+    if _DENIED.search(text[-_DENIAL:]):
+        return None
     answer = _named(text) or _concluded(text) or _last(text) or ""
     return answer.strip() or None
 
