@@ -83,7 +83,10 @@ class Evaluator:
             return self._kept(self._pow(node))
         if isinstance(node, Call):
             self._spend(self._costly)
-            return self._kept(self._call(node.name, [settled(self.value(part)) for part in node.arguments]))
+            values = [settled(self.value(part)) for part in node.arguments]
+            if node.name == "root":
+                return self._kept(self._root(values[0], node.arguments[1], values[1]))
+            return self._kept(self._call(node.name, values))
         if isinstance(node, Constant):
             return _constant(node.name)
         if isinstance(node, Apply):
@@ -242,8 +245,6 @@ class Evaluator:
         if name == "log":
             logarithm = self._within("ln", value)
             return logarithm / self._within("ln", values[1]) if len(values) == 2 else logarithm
-        if name == "root":
-            return self._root(value, values[1])
         if name in GAMMA:
             self._spend(self._gamma + (100 if name == "binomial" else 0))
             return GAMMA[name](values)
@@ -260,15 +261,15 @@ class Evaluator:
             raise NotFinite
         return method(acb(value))
 
-    def _root(self, value: Ball, degree: Ball) -> Ball:
-        count = integer(degree)
-        if count is None:
+    def _root(self, value: Ball, node: Node, degree: Ball) -> Ball:
+        count = node.value if isinstance(node, Number) else integer(degree)
+        if count is None or count.denominator > 1:
             if isinstance(value, arb) and value > 0:
                 return value ** (1 / degree)
             raise Unknown
         if count == 0:
             raise NotFinite
-        return self._fractional_power(value, 1 if count > 0 else -1, abs(count))
+        return self._fractional_power(value, 1 if count > 0 else -1, abs(count.numerator))
 
 
 def seeded(parts: list[str], low: int, high: int) -> arb:

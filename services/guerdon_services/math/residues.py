@@ -30,7 +30,7 @@ _POINTS = 2
 _SIGN_POINTS = 12
 _DRAWS = 4
 _EXPONENT_BITS = 64_000
-_STEPS = 40_000
+_STEPS = 60_000
 #: Factorials of numbers this near to each other are related, of numbers this far they are independent.
 _NEAR, _FAR = 2_000, 1 << 25
 

@@ -17,7 +17,7 @@ from guerdon_services.math.tree import (
 
 _MAX_NODES = 50_000
 #: Steps of a part of an answer, of about a microsecond each.
-_MODULAR_STEPS, _BALL_STEPS = 40_000, 60_000
+_MODULAR_STEPS, _BALL_STEPS = 60_000, 60_000
 #: Equally spaced values of a variable; |x| is not linear on both.
 _SPACED = (
     (Fraction(-29, 7), Fraction(13, 7), Fraction(55, 7)),
