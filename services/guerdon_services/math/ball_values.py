@@ -248,6 +248,9 @@ class Evaluator:
         if name in GAMMA:
             self._spend(self._gamma + (100 if name == "binomial" else 0))
             return GAMMA[name](values)
+        if self.size > ctx.prec // 2:
+            # A number may be nearer to a whole one than can be seen.
+            raise Unknown
         return PIECEWISE[name]([real(value) for value in values])
 
     def _within(self, name: str, value: Ball) -> Ball:
