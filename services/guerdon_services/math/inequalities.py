@@ -79,7 +79,7 @@ class _Solver:
         self._signs = relation.signs
         sides = [_plain(part) for part in relation.parts]
         nodes = list(islice((node for side in sides for node in walk(side)), _MAX_NODES + 1))
-        if len(nodes) > _MAX_NODES or len(frozenset().union(*map(symbols, sides))) != 1:
+        if len(nodes) > _MAX_NODES or len({name for side in sides for name in symbols(side)}) != 1:
             raise Unsolved
         absolutes = [
             node

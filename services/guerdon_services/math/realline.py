@@ -224,8 +224,8 @@ def _bounds(node: Node) -> tuple[Fraction, Fraction]:
             found = Fraction(1), Fraction(1)
             for factor in factors:
                 found = _product(found, _bounds(factor))
-        case Pow(base, Number(exponent)):
-            found = _power(_bounds(base), exponent)
+        case Pow(base, exponent):
+            found = _power(_bounds(base), _bounds(exponent))
         case Call("root", (base, Number(degree))) if degree == 2:
             found = _square_root(_bounds(base))
         case _:
@@ -240,10 +240,13 @@ def _product(one: tuple[Fraction, Fraction], other: tuple[Fraction, Fraction]) -
     return min(corners), max(corners)
 
 
-def _power(base: tuple[Fraction, Fraction], exponent: Fraction) -> tuple[Fraction, Fraction]:
+def _power(
+    base: tuple[Fraction, Fraction], exponents: tuple[Fraction, Fraction]
+) -> tuple[Fraction, Fraction]:
+    exponent, high = exponents
     if exponent == Fraction(1, 2):
         return _square_root(base)
-    if exponent.denominator != 1 or abs(exponent) > _MAX_EXPONENT:
+    if exponent != high or exponent.denominator != 1 or abs(exponent) > _MAX_EXPONENT:
         raise NotReal
     if exponent < 0:
         if base[0] <= 0 <= base[1]:

@@ -41,7 +41,7 @@ from guerdon_services.math.tree import Number, symbols
 from guerdon_services.math.values import Values
 
 #: Parts of one union or list; a longer one is compared part by part.
-_MAX_PARTS = 100
+_MAX_PARTS = 200
 _MAX_INTEGERS = 200
 _NAMED = {
     r"\emptyset": NOTHING,
