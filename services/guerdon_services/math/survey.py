@@ -42,6 +42,7 @@ class Survey:
 def survey(nodes: tuple[Node, ...], limit: int) -> Survey:
     """Looks at expressions until they have more nodes than the limit."""
     found = Survey()
+    whole: list[Node] = []
     stack = list(nodes)
     while stack and found.nodes <= limit:
         node = stack.pop()
@@ -58,31 +59,28 @@ def survey(nodes: tuple[Node, ...], limit: int) -> Survey:
             found.irrational = True
             found.infinite |= node.name == "infinity"
         elif isinstance(node, Bound):
+            found.bound = True
+            ends = [end for end in (node.low, node.high) if end is not None and not endless(end)]
             stack.append(node.body)
-            stack.extend(end for end in (node.low, node.high) if end is not None and not endless(end))
-            _note(node, found)
+            stack.extend(ends)
+            whole.extend(ends if node.kind in ("sum", "prod") else ())
         else:
+            found.irrational |= isinstance(node, Apply)
             stack.extend(children(node))
-            _note(node, found)
-    if found.bound and found.nodes <= limit:
-        found.names = set().union(*(symbols(node) for node in nodes))
-        found.whole &= found.names
+            whole.extend(_whole(node))
+    # Only now is it known that the expressions are short enough to be walked through again.
+    if found.nodes <= limit:
+        if found.bound:
+            found.names = set().union(*(symbols(node) for node in nodes))
+        found.whole = found.names & set().union(*(symbols(node) for node in whole))
     return found
 
 
-def _note(node: Pow | Call | Apply | Bound, found: Survey) -> None:
+def _whole(node: Pow | Call | Apply) -> tuple[Node, ...]:
+    """Parts that can only be whole numbers."""
     if isinstance(node, Pow):
-        if not isinstance(node.exponent, Number) and _negative(node.base):
-            found.whole |= symbols(node.exponent)
-    elif isinstance(node, Call):
-        if node.name in _OF_INTEGERS:
-            found.whole.update(*(symbols(argument) for argument in node.arguments))
-    elif isinstance(node, Apply):
-        found.irrational = True
-    else:
-        found.bound = True
-        if node.kind in ("sum", "prod"):
-            found.whole.update(*(symbols(end) for end in (node.low, node.high) if end is not None))
+        return (node.exponent,) if not isinstance(node.exponent, Number) and _negative(node.base) else ()
+    return node.arguments if isinstance(node, Call) and node.name in _OF_INTEGERS else ()
 
 
 def endless(node: Node) -> int:

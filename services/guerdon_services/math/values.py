@@ -18,9 +18,9 @@ from guerdon_services.math.tree import (
 _MAX_NODES = 50_000
 #: Steps of a part of an answer, of about a microsecond each.
 _MODULAR_STEPS, _BALL_STEPS = 60_000, 60_000
-#: Equally spaced values of a variable; |x| is not linear on both.
+#: Equally spaced values of a variable, far apart and near: |x - a| is not linear at both.
 _SPACED = (
-    (Fraction(-29, 7), Fraction(13, 7), Fraction(55, 7)),
+    (Fraction(-1_000_003, 7), Fraction(13, 7), Fraction(1_000_029, 7)),
     (Fraction(3, 11), Fraction(9, 22), Fraction(6, 11)),
 )
 
@@ -47,11 +47,13 @@ class Values:
         """Whether two expressions have the same value; None where that cannot be told. Raises NeedsBalls."""
         if isinstance(left, Number) and isinstance(right, Number):
             return left.value == right.value
-        if left == right:
+        if left is right:
             return True
         seen = survey((left, right), _MAX_NODES)
         if seen.nodes > _MAX_NODES:
             return None
+        if left == right:
+            return True
         if seen.infinite:
             ends = _extended(left), _extended(right)
             return ends[0] == ends[1] if all(end is not None for end in ends) else None
@@ -72,11 +74,11 @@ class Values:
 
     def ratio_sign(self, left: Node, right: Node) -> int:
         """The sign of the real constant k with left = k * right; 0 where none is known. Raises NeedsBalls."""
-        if left == right:
-            return 1
         seen = survey((left, right), _MAX_NODES)
         if seen.nodes > _MAX_NODES or seen.infinite:
             return 0
+        if left == right:
+            return 1
         with self._budget(_MODULAR_STEPS) as budget:
             factor = residues.ratio(left, right, budget)
         self._asked("symbolic")
@@ -130,11 +132,11 @@ class Values:
 
         Raises NeedsBalls.
         """
-        if left == right:
-            return 0
         seen = survey((left, right), _MAX_NODES)
         if seen.nodes > _MAX_NODES or seen.names:
             return None
+        if left == right:
+            return 0
         if seen.infinite:
             low, high = _extended(left), _extended(right)
             return None if low is None or high is None else (low > high) - (low < high)
