@@ -14,9 +14,7 @@ from guerdon_services.math.ball_functions import Ball, NotFinite, Unknown, magni
 from guerdon_services.math.ball_values import Evaluator
 from guerdon_services.math.exact import Budget, Outside
 from guerdon_services.math.survey import survey
-from guerdon_services.math.tree import (
-    Node,
-)
+from guerdon_services.math.tree import Node
 
 #: Bits of the first evaluation, of the second, and the most that any may take.
 _BITS, _MORE_BITS, _MAX_BITS = 256, 1024, 32_768
@@ -64,7 +62,7 @@ _Point = Callable[[str], arb]
 
 #: Where variables are drawn from, in sixteenths, and their sign; 0 is either.
 _RANGES = (
-    (34, 126, 1), (1, 15, 1), (34, 126, 1), (1, 15, -1), (34, 126, -1), (34, 126, 0),
+    (34, 126, 1), (1, 15, 1), (34, 126, -1), (1, 15, -1), (34, 126, 1), (34, 126, 0),
     (160, 960, 1), (1600, 16000, 1), (1, 15, 0), (1, 15, 1), (160, 960, 0), (34, 126, 1),
     (160, 960, -1), (1600, 16000, 1), (1600, 16000, -1), (16000, 160000, 1),
 )  # fmt: skip

@@ -499,6 +499,12 @@ def test_nothing_takes_long(name: str) -> None:
     assert time.process_time() - start < 14
 
 
+def test_long_expressions_are_compared_at_negative_numbers_too() -> None:
+    signs = sums(600, lambda k: Mul((number(k), root(Pow(X, number(2)), number(2)))))
+    assert VALUES.equal(signs, Mul((number(600 * 601 // 2), X))) is False
+    assert VALUES.equal(signs, Mul((number(600 * 601 // 2), Call("abs", (X,))))) is True
+
+
 def test_trees_that_share_their_parts_are_not_compared_part_by_part() -> None:
     for one, other in (doubled(X, 45), doubled(X, 45)), (Pow(MINUS_ONE, doubled(X, 45)), Pow(MINUS_ONE, ONE)):
         assert VALUES.equal(one, other) is None
