@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from guerdon_services.math.decision import UnreadableReference
+from guerdon_services.math.equations import known_equal, meet, same_equation, solved, solves
 from guerdon_services.math.quantities import same_quantity
+from guerdon_services.math.realsets import same_sets
 from guerdon_services.math.relations import MIRRORED
 from guerdon_services.math.shapes import (
-    ABOVE_ALL,
-    BELOW_ALL,
     Based,
     Clock,
     Labelled,
@@ -22,20 +22,16 @@ from guerdon_services.math.shapes import (
     Shape,
     Without,
     Words,
-    interval,
     is_interval,
     is_listed,
     literal,
     quantity,
 )
 from guerdon_services.math.tree import (
-    ONE,
     ZERO,
     Mul,
     Node,
     Symbol,
-    difference,
-    negated,
     quotient,
     substitute,
     symbols,
@@ -78,8 +74,11 @@ class Comparison:
             return self._labelled(answer, gold)
         if isinstance(answer, Labelled):
             if isinstance(gold, Relation):
-                return answer.relation is not None and self._equation(answer.relation, gold)
+                return answer.relation is not None and same_equation(self.values, answer.relation, gold)
             return self.same(answer.value, gold)
+        found = same_sets(self.values, answer, gold)
+        if found is not None:
+            return found
         if isinstance(gold, Relation) or isinstance(answer, Relation):
             return self._relation(answer, gold)
         if isinstance(gold, Matrix) or isinstance(answer, Matrix):
@@ -92,7 +91,7 @@ class Comparison:
 
     def equal(self, left: Node, right: Node) -> bool:
         """Whether two expressions are known to be equal."""
-        return self.values.equal(left, right) is True
+        return known_equal(self.values, left, right)
 
     # Single values
 
@@ -145,9 +144,9 @@ class Comparison:
             value = self._renamed(answer, gold)
             if value is not None:
                 return self.same(value, gold.value)
-            return self._equation(answer.relation, gold.relation)
+            return same_equation(self.values, answer.relation, gold.relation)
         if isinstance(answer, Relation):
-            if self._equation(answer, gold.relation):
+            if same_equation(self.values, answer, gold.relation):
                 return True
             # "a + b = 3" may stand for S = 3, but "x + 1 = 3" says something else of x than x = 3 does.
             return not _mentions(answer, gold.label) and self._relation(answer, gold.value)
@@ -184,16 +183,16 @@ class Comparison:
         if isinstance(answer, Relation) and isinstance(gold, Relation):
             return self._same_relation(answer, gold)
         if isinstance(gold, Relation):
-            solved = self._solved(gold)
-            if solved is not None and isinstance(answer, Ordered):
-                return self.same(answer, solved)
+            found = solved(self.values, gold)
+            if found is not None and isinstance(answer, Ordered):
+                return self.same(answer, found)
             if len(gold.parts) > 2 and set(gold.signs) == {"="} and isinstance(answer, Quantity):
                 return self.same(answer, gold.parts[-1])
-            return isinstance(answer, Quantity) and self._solves(answer.node, gold)
+            return isinstance(answer, Quantity) and solves(self.values, answer.node, gold)
         if isinstance(answer, Relation):
-            solved = self._solved(answer)
-            if solved is not None:
-                return self.same(solved, gold)
+            found = solved(self.values, answer)
+            if found is not None:
+                return self.same(found, gold)
             if set(answer.signs) == {"="}:
                 # "3 * 4 = 12": every side that is a number must agree with the last one, or the answer hedges.
                 *sides, last = answer.parts
@@ -210,90 +209,12 @@ class Comparison:
                 and all(map(self._same_side, parts, gold.parts))
             ):
                 return True
-        return self._equation(answer, gold)
+        return same_equation(self.values, answer, gold)
 
     def _same_side(self, answer: Shape, gold: Shape) -> bool:
         if isinstance(answer, Quantity) and isinstance(gold, Quantity):
             return self.equal(answer.node, gold.node)
         return self.same(answer, gold)
-
-    def _equation(self, answer: Relation | None, gold: Relation | None) -> bool:
-        """Relations of two sides that differ by a nonzero factor or in arrangement."""
-        if answer is None or gold is None or not len(answer.signs) == len(gold.signs) == 1:
-            return False
-        given, wanted = _difference(answer), _difference(gold)
-        if given is None or wanted is None or symbols(given) != symbols(wanted):
-            return False
-        if answer.signs == gold.signs == ("=",) and (
-            self._rearranged(answer, gold) or self._rearranged(gold, answer)
-        ):
-            return True
-        ratio = self.values.ratio_sign(given, wanted)
-        if not ratio or answer.signs[0] not in MIRRORED:
-            return False
-        return (answer.signs[0] if ratio > 0 else MIRRORED[answer.signs[0]]) == gold.signs[0]
-
-    def _rearranged(self, explicit: Relation, implicit: Relation) -> bool:
-        """Whether `y = …` is an equation that is linear in y, solved for it."""
-        match explicit.parts:
-            case (Quantity(Symbol(name)), Quantity(value)) if name not in symbols(value):
-                return self._solves(value, implicit)
-            case _:
-                return False
-
-    def _solves(self, answer: Node, gold: Relation) -> bool:
-        """Whether an expression is what an equation gives for the one variable that the expression leaves out."""
-        gap = _difference(gold)
-        if gap is None or gold.signs != ("=",):
-            return False
-        missing = symbols(gap) - symbols(answer)
-        if len(missing) != 1:
-            return False
-        (variable,) = missing
-        return self.values.is_linear(gap, variable) and self.equal(substitute(gap, variable, answer), ZERO)
-
-    def _solved(self, relation: Relation) -> Ordered | None:
-        """A linear inequality in one variable as an interval."""
-        nodes = [part.node for part in relation.parts if isinstance(part, Quantity)]
-        if (
-            len(nodes) != len(relation.parts)
-            or not 2 <= len(nodes) <= 3
-            or not set(relation.signs) <= set(MIRRORED)
-        ):
-            return None
-        if len(nodes) == 2 and relation.signs[0] not in ("=", r"\neq"):
-            return self._half_line(difference(nodes[0], nodes[1]), relation.signs[0])
-        if len(nodes) == 3 and not symbols(nodes[0]) and not symbols(nodes[2]):
-            left = self._half_line(difference(nodes[0], nodes[1]), relation.signs[0])
-            right = self._half_line(difference(nodes[1], nodes[2]), relation.signs[1])
-            return self._both(left, right) if left and right else None
-        return None
-
-    def _half_line(self, gap: Node, sign: str) -> Ordered | None:
-        """Where `gap` has this sign against 0."""
-        names = symbols(gap)
-        if len(names) != 1 or not self.values.is_linear(gap, *names):
-            return None
-        (name,) = names
-        at_zero, at_one = substitute(gap, name, ZERO), substitute(gap, name, ONE)
-        slope = difference(at_one, at_zero)
-        turned = self.values.compare(slope, ZERO)
-        if not turned:
-            return None
-        bound = quantity(quotient(negated(at_zero), slope))
-        sign = sign if turned > 0 else MIRRORED[sign]
-        closed = sign in (r"\leq", r"\geq")
-        if sign in ("<", r"\leq"):
-            return interval("(", BELOW_ALL, bound, "]" if closed else ")")
-        return interval("[" if closed else "(", bound, ABOVE_ALL, ")")
-
-    @staticmethod
-    def _both(one: Ordered, other: Ordered) -> Ordered | None:
-        """What two half-lines that look at each other have in common."""
-        up, down = (one, other) if one.items[1] == ABOVE_ALL else (other, one)
-        if up.items[1] != ABOVE_ALL or down.items[0] != BELOW_ALL:
-            return None
-        return Ordered(up.left, down.right, (up.items[0], down.items[1]))
 
     # Matrices, sets, tuples
 
@@ -310,33 +231,10 @@ class Comparison:
         )
 
     def _without(self, answer: Shape, gold: Shape) -> bool:
-        given, wanted = self._punctured(answer), self._punctured(gold)
-        if given is None or wanted is None:
+        """Sets that are no known sets of real numbers."""
+        if not isinstance(answer, Without) or not isinstance(gold, Without):
             return False
-        return self.same(given.whole, wanted.whole) and self.same(given.removed, wanted.removed)
-
-    def _punctured(self, shape: Shape) -> Without | None:
-        """(-oo, 1) and (1, oo) as all numbers without 1."""
-        if isinstance(shape, Without):
-            return shape
-        if not isinstance(shape, Many) or not all(is_interval(item) for item in shape.items):
-            return None
-        rest = [item for item in shape.items if isinstance(item, Ordered)]
-        chain = [item for item in rest if item.items[0] == BELOW_ALL]
-        while chain and len(chain) < len(rest):
-            end = chain[-1].items[1]
-            following = [item for item in rest if item not in chain and self.same(item.items[0], end)]
-            if not following:
-                return None
-            chain.append(following[0])
-        if (
-            not chain
-            or any((item.left, item.right) != ("(", ")") for item in chain)
-            or chain[-1].items[1] != ABOVE_ALL
-        ):
-            return None
-        whole = Ordered("(", ")", (BELOW_ALL, ABOVE_ALL))
-        return Without(whole, Many("set", tuple(item.items[1] for item in chain[:-1])))
+        return self.same(answer.whole, gold.whole) and self.same(answer.removed, gold.removed)
 
     def _collection(self, answer: Shape, gold: Shape) -> bool:
         if isinstance(gold, Many) and isinstance(answer, Many):
@@ -361,8 +259,8 @@ class Comparison:
                 and is_interval(one)
                 and is_interval(other)
             ):
-                meet = self._both(one, other)
-                return meet is not None and self.same(meet, ordered)
+                common = meet(one, other)
+                return common is not None and self.same(common, ordered)
         if not is_listed(many):
             return False
         if all(isinstance(item, Labelled) for item in items):
@@ -430,14 +328,6 @@ def _parts(shape: Ratio | Clock | Quantity) -> tuple[Node, ...] | None:
 
 def _reversed(relation: Relation) -> tuple[tuple[Shape, ...], tuple[str, ...]]:
     return relation.parts[::-1], tuple(MIRRORED.get(sign, "") for sign in reversed(relation.signs))
-
-
-def _difference(relation: Relation) -> Node | None:
-    match relation.parts:
-        case (Quantity(left), Quantity(right)):
-            return difference(left, right)
-        case _:
-            return None
 
 
 def _has_variable(side: Shape) -> bool:

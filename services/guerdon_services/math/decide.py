@@ -59,7 +59,12 @@ def _decided(given: Side, gold: Side, values: Values) -> Decision:
         return Decision(True, "string", "the same text")
     return (
         _date(given.text, gold.text)
-        or chosen(given.spelled, gold.spelled, in_words=in_words, decide=lambda *pair: decide(*pair, values))
+        or chosen(
+            given.spelled,
+            gold.spelled,
+            in_words=in_words,
+            decide=lambda one, other: decide(one, other, values),
+        )
         or _words(given, gold)
         or decide_meaning(given, gold, values)
     )

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from guerdon_services.math import binders, functions
 from guerdon_services.math.lexer import Token, Unreadable
+from guerdon_services.math.numerals import letter, number, primed, with_index
 from guerdon_services.math.tree import (
     Add,
     Apply,
@@ -23,8 +24,6 @@ from guerdon_services.math.tree import (
 
 #: Levels of nesting of one expression.
 _MAX_DEPTH = 60
-_MAX_DIGITS = 4000
-_MAX_EXPONENT = 1000
 #: Letters of a word that still is a product of variables.
 _MAX_LETTERS = 4
 _CLOSERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
@@ -69,34 +68,6 @@ def parse(tokens: Sequence[Token], reading: Reading = READINGS[0]) -> Node:
     return node
 
 
-def number(text: str) -> Node:
-    """A numeral: 12, 1.50, 1e5, 0.1(6).
-
-    Raises:
-        Unreadable: it has too many digits.
-    """
-    if len(text) > _MAX_DIGITS:
-        raise Unreadable(f"a number of {len(text)} characters")
-    mantissa, _, exponent = text.lower().partition("e")
-    if "(" in mantissa:
-        return Number(_repeating(mantissa))
-    whole, _, places = mantissa.partition(".")
-    digits = whole + places
-    power = int(exponent or 0)
-    value = Fraction(int(digits), 10 ** len(places))
-    if abs(power) > _MAX_EXPONENT:
-        return Mul((Number(value), Pow(Number(Fraction(10)), Number(Fraction(power)))))
-    shown = len(places) - power
-    return Number(value * Fraction(10) ** power, shown if shown > 0 else None, len(digits.lstrip("0")))
-
-
-def _repeating(text: str) -> Fraction:
-    whole, _, rest = text.partition(".")
-    places, _, cycle = rest.rstrip(")").partition("(")
-    above = int(whole + places + cycle) - int(whole + places or "0")
-    return Fraction(above, (10 ** len(cycle) - 1) * 10 ** len(places))
-
-
 class Parser:
     """A position in the tokens of one expression."""
 
@@ -135,6 +106,20 @@ class Parser:
         if not self.accept(text):
             raise Unreadable(f"{text!r} is missing")
 
+    def enter(self) -> None:
+        """Go one level deeper.
+
+        Raises:
+            Unreadable: that is one too deep.
+        """
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise Unreadable(f"more than {_MAX_DEPTH} levels")
+
+    def leave(self) -> None:
+        """Come back from a level; a parser that failed is not used again."""
+        self._depth -= 1
+
     def whole(self) -> Node:
         """A sum, or two of them with `\\choose` or `\\over` between."""
         node = self.sum()
@@ -144,13 +129,11 @@ class Parser:
 
     def sum(self) -> Node:
         """Terms with signs between them."""
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise Unreadable(f"more than {_MAX_DEPTH} levels")
+        self.enter()
         terms = [self._term()]
         while self.peek() in ("+", "-") and self.kind() == "mark":
             terms.append(self._term())
-        self._depth -= 1
+        self.leave()
         return terms[0] if len(terms) == 1 else Add(tuple(terms))
 
     def _term(self) -> Node:
@@ -176,10 +159,12 @@ class Parser:
                 return factors[0] if len(factors) == 1 else Mul(tuple(factors))
 
     def _signed(self, rest: "functions.Rule") -> Node:
-        if self.accept("-"):
-            return negated(self._signed(rest))
-        self.accept("+")
-        return rest()
+        negative = False
+        while self.peek() in ("+", "-"):
+            negative ^= self.peek() == "-"
+            self.at += 1
+        node = rest()
+        return negated(node) if negative else node
 
     def juxtaposed(self, *, stop_at_functions: bool = False) -> Node:
         """Factors that simply follow each other; a whole number before a fraction is a mixed number."""
@@ -267,7 +252,7 @@ class Parser:
             elif self.accept("%"):
                 node = quotient(node, Number(Fraction(100)))
             elif self.accept("'"):
-                node = _primed(node)
+                node = primed(node)
             else:
                 return node
 
@@ -280,16 +265,19 @@ class Parser:
             return self._degrees(base)
         if self.peek() == "'" or (self.peek() == "{" and self.peek(1) == "'"):
             self.at += 3 if self.peek() == "{" else 1
-            return _primed(base)
+            return primed(base)
         return Pow(base, self.exponent())
 
     def exponent(self) -> Node:
         """What stands after `^`: a group, a sign and a factor, or one factor; a further `^` belongs to it."""
-        if self.accept("-"):
-            return negated(self.exponent())
-        self.accept("+")
+        return self._signed(self._unsigned_exponent)
+
+    def _unsigned_exponent(self) -> Node:
+        self.enter()
         node = self.argument(whole_numbers=True)
-        return Pow(node, self.exponent()) if self.accept("^") else node
+        node = Pow(node, self.exponent()) if self.accept("^") else node
+        self.leave()
+        return node
 
     def argument(self, *, whole_numbers: bool = False) -> Node:
         """What a command takes: a group, or the next digit, letter or command."""
@@ -306,7 +294,10 @@ class Parser:
                 Token("word", token.text[0], token.spaced),
                 Token("word", token.text[1:]),
             ]
-        return self.primary()
+        self.enter()
+        node = self.primary()
+        self.leave()
+        return node
 
     def group(self) -> Node:
         """A bracketed expression."""
@@ -385,22 +376,22 @@ class Parser:
             return self._indexed(text)
         *letters, last = text
         self.tokens.insert(self.at, Token("word", last))
-        return Mul((*map(_letter, letters), self.power()))
+        return Mul((*map(letter, letters), self.power()))
 
     def _indexed(self, name: str) -> Node:
         """A letter with its index and primes, applied when it is the name of a function."""
         node: Node
         if self.accept("_"):
             if self.peek() == "{" and self.kind(1) in ("text", "word", "number") and self.peek(2) == "}":
-                node, self.at = _with_index(name, self.tokens[self.at + 1]), self.at + 3
+                node, self.at = with_index(name, self.tokens[self.at + 1]), self.at + 3
             elif self.kind() in ("text", "number"):
-                node, self.at = _with_index(name, self.tokens[self.at]), self.at + 1
+                node, self.at = with_index(name, self.tokens[self.at]), self.at + 1
             else:
                 node = Apply(f"{name}_", (self.argument(),))
         else:
-            node = _letter(name)
+            node = letter(name)
         while self.accept("'"):
-            node = _primed(node)
+            node = primed(node)
         if name in _APPLIED and self.peek() == "(" and isinstance(node, Symbol):
             return Apply(node.name, functions.arguments(self))
         return node
@@ -408,23 +399,3 @@ class Parser:
 
 def _floored(opener: str, node: Node) -> Node:
     return Call("floor", (node,)) if opener == r"\lfloor" else node
-
-
-def _letter(name: str) -> Node:
-    return Constant(name) if name in ("e", "i") else Symbol(name)  # pyright: ignore[reportArgumentType]
-
-
-def _with_index(name: str, index: Token) -> Node:
-    if index.kind == "word" and len(index.text) == 1:
-        return Apply(f"{name}_", (_letter(index.text),))
-    return Symbol(f"{name}_{index.text}")
-
-
-def _primed(node: Node) -> Node:
-    match node:
-        case Symbol(name):
-            return Symbol(f"{name}'")
-        case Apply(name, arguments):
-            return Apply(f"{name}'", arguments)
-        case _:
-            raise Unreadable("a prime after what is no name")

@@ -37,6 +37,7 @@ def is_function(token: Token) -> bool:
 
 def call(parser: Parser) -> Node:
     """A function that the parser stands before, with its arguments."""
+    parser.enter()
     word = parser.peek()
     stuck = _stuck(word)
     if stuck:
@@ -52,6 +53,7 @@ def call(parser: Parser) -> Node:
     outer, parser.angle = parser.angle, name in _ANGLES and not inverse
     values = arguments(parser) if parser.peek() in _OPENERS else (_open_argument(parser),)
     parser.angle = outer
+    parser.leave()
     if inverse:
         return Call(f"a{name}", values)
     node = _build(name, values, base, decadic=parser.reading.decadic)

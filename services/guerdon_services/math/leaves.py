@@ -10,7 +10,13 @@ from guerdon_services.math.tree import Apply, Call, Number
 from guerdon_services.math.units import split_unit
 
 _CURRENCY = frozenset("€£¥₹₽₩")
-_HEDGES = frozenset(["about", "approximately", "approx", "around", "exactly", "only", "just", "roughly"])
+#: What may stand before a value: adverbs, currencies.
+_BEFORE = frozenset(
+    {
+        "about", "approximately", "approx", "around", "exactly", "only", "just", "roughly",
+        "rs", "usd", "eur", "gbp", "inr", "cny", "rmb",
+    }
+)  # fmt: skip
 _NAMED = {
     r"\emptyset",
     r"\mathbbN",
@@ -97,7 +103,9 @@ def _stripped(tokens: list[Token], angle: bool) -> tuple[list[Token], set[str]]:
     """The tokens without currency, degree and percent signs, ordinal suffixes and adverbs around them."""
     start, end = 0, len(tokens)
     marks: set[str] = set()
-    while start < end and (tokens[start].text in _CURRENCY or tokens[start].text.lower() in _HEDGES):
+    while start < end and (
+        tokens[start].text in _CURRENCY or tokens[start].text.lower().rstrip(".") in _BEFORE
+    ):
         start += 1
     while end > start:
         width, mark = _mark_before(tokens, end)

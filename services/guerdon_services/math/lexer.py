@@ -295,9 +295,9 @@ class _Lexer:
             self._add("mark", r"\neq" if sign.group(1) == "=" else rf"\not{sign.group(1)[1:]}")
 
     def _named_set(self) -> None:
-        letter = re.compile(
-            r"\s*(?:\{\s*([A-Z])\s*\}|([A-Z]))(?:\s*\^?\s*\{?\s*([+*-])\s*\}?(?![\w\d]))?"
-        ).match(self._text, self._at)
+        letter = re.compile(r"\s*(?:\{\s*([A-Z])\s*\}|([A-Z]))(?:\s*[\^_]\s*\{?\s*([+*-])\s*\}?)?").match(
+            self._text, self._at
+        )
         if letter is None:
             return
         self._at = letter.end()

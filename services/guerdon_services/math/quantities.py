@@ -69,12 +69,18 @@ def _same_unit_letter(values: Values, answer: Quantity, gold: Quantity) -> bool:
     """`5 m` read as a product, where the other side says that m is the unit."""
     for one, other in ((answer, gold), (gold, answer)):
         match one.node:
-            case Mul((*factors, Symbol(name))) if other.unit == name and not one.unit:
-                rest = factors[0] if len(factors) == 1 else Mul(tuple(factors))
-                return _same(values, rest, other.node)
+            case Mul((*factors, Symbol(name))) if other.unit and not one.unit and _measures(name, other.unit):
+                rest = Quantity(factors[0] if len(factors) == 1 else Mul(tuple(factors)), name)
+                pair = (rest, other) if one is answer else (other, rest)
+                return same_quantity(values, *pair)
             case _:
                 pass
     return False
+
+
+def _measures(name: str, unit: str) -> bool:
+    """Whether a letter is a unit that can stand where another one does."""
+    return name == unit or (factor(name) is not None and factor(unit) is not None)
 
 
 def _hundredth(node: Node) -> Node:

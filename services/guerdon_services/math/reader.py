@@ -6,9 +6,10 @@ from itertools import product, takewhile
 from typing import Literal
 
 from guerdon_services.math import matrices
-from guerdon_services.math.expression import READINGS, Reading, number
+from guerdon_services.math.expression import READINGS, Reading
 from guerdon_services.math.leaves import leaf, words
 from guerdon_services.math.lexer import Token, Unreadable
+from guerdon_services.math.numerals import number
 from guerdon_services.math.relations import SIGNS, related
 from guerdon_services.math.shapes import (
     REALS,
@@ -61,7 +62,7 @@ class Reader:
         tokens = unwrapped(tokens)
         if not any(token.text in _STRUCTURAL for token in tokens):
             return leaf(_without_tail(tokens), self.reading)
-        items = split_list(tokens)
+        items = _congruences(tokens) or split_list(tokens)
         if len(items) > 1:
             return self._list(items, _conjunction(tokens), depth)
         tokens = _without_tail(items[0] if items else tokens)
@@ -193,6 +194,17 @@ def split_list(tokens: list[Token]) -> list[list[Token]]:
             return items
         items = [part for part in split(tokens, _LISTED) if part]
     return items
+
+
+def _congruences(tokens: list[Token]) -> list[list[Token]]:
+    """`n \\equiv 1, 4 \\pmod 6` as a congruence for each residue; nothing when it is none or has one."""
+    marks = [token.text for token in tokens]
+    if r"\equiv" not in marks or r"\pmod" not in marks:
+        return []
+    start, end = marks.index(r"\equiv") + 1, marks.index(r"\pmod")
+    end -= end > 0 and marks[end - 1] == "("
+    residues = [part for part in split(tokens[start:end], _LISTED) if part]
+    return [[*tokens[:start], *residue, *tokens[end:]] for residue in residues] if len(residues) > 1 else []
 
 
 def _is_assignment(tokens: list[Token]) -> bool:

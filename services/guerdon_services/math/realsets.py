@@ -257,6 +257,8 @@ def _names(items: Sequence[Shape]) -> set[str]:
     for item in items:
         if isinstance(item, Labelled):
             names.add(item.label)
+        elif isinstance(item, Ordered) and item.variable:
+            names.add(item.variable)
         elif isinstance(item, Relation):
             names.update(*(symbols(part.node) for part in item.parts if isinstance(part, Quantity)))
     return names

@@ -12,12 +12,14 @@ from guerdon_services.math.shapes import (
     REALS,
     Labelled,
     Many,
+    Quantity,
     Relation,
     Shape,
     Without,
     canonical,
     interval,
 )
+from guerdon_services.math.tree import symbols
 
 if TYPE_CHECKING:
     from guerdon_services.math.reader import Reader
@@ -27,7 +29,7 @@ MIRRORED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", "=": "=", r"
 _UP, _DOWN = frozenset({"<", r"\leq"}), frozenset({">", r"\geq"})
 _MAX_LABEL = 60
 _LABEL = re.compile(
-    r"\|?(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|'|\^\{-1\})*\s*(?:\((?P<arguments>[^()=<>]*)\))?\|?"
+    r"(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|'|\^\{-1\})*\s*(?:\((?P<arguments>[\w\s,\\]*)\))?|\|(?:[A-Z]{1,3}|z)\|"
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*"
     r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\angle\s*\w+|\\bar \w+|[A-Z](?:\s*\\c[au]p\s*[A-Z])+|\\lim_\{[^{}]*\}.{1,20}"
 )
@@ -115,22 +117,31 @@ def _interval(reader: Reader, parts: list[list[Token]], signs: list[str], depth:
     if len(parts) == 2 and named == [False, True] and signs[0] in MIRRORED:
         parts, signs, named = parts[::-1], [MIRRORED[signs[0]]], [True, False]
     if len(parts) == 2 and named == [True, False]:
-        return _half_line(reader.read(parts[1], depth + 1), signs[0])
+        return _half_line(reader.read(parts[1], depth + 1), signs[0], canonical(parts[0]))
     if len(parts) != 3 or named != [False, True, False]:
         return None
     if set(signs) <= _DOWN:
         parts, signs = parts[::-1], [MIRRORED[signs[1]], MIRRORED[signs[0]]]
     if not set(signs) <= _UP:
         return None
-    low, high = reader.read(parts[0], depth + 1), reader.read(parts[2], depth + 1)
-    return interval("(" if signs[0] == "<" else "[", low, high, ")" if signs[1] == "<" else "]")
+    low, high, name = reader.read(parts[0], depth + 1), reader.read(parts[2], depth + 1), canonical(parts[1])
+    if _contains(low, name) or _contains(high, name):
+        return None
+    return interval("(" if signs[0] == "<" else "[", low, high, ")" if signs[1] == "<" else "]", name)
 
 
-def _half_line(value: Shape, sign: str) -> Shape | None:
+def _contains(end: Shape, name: str) -> bool:
+    """Whether the end of an interval is not one: x^2 < x."""
+    return isinstance(end, Quantity) and name in symbols(end.node)
+
+
+def _half_line(value: Shape, sign: str, name: str) -> Shape | None:
+    if _contains(value, name):
+        return None
     if sign == r"\neq":
         return Without(REALS, Many("set", (value,)))
     if sign in _UP:
-        return interval("(", BELOW_ALL, value, ")" if sign == "<" else "]")
+        return interval("(", BELOW_ALL, value, ")" if sign == "<" else "]", name)
     if sign in _DOWN:
-        return interval("(" if sign == ">" else "[", value, ABOVE_ALL, ")")
+        return interval("(" if sign == ">" else "[", value, ABOVE_ALL, ")", name)
     return None

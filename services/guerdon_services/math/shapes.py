@@ -1,7 +1,7 @@
 """What an answer can be: a quantity, an interval, a set, a tuple, a relation, a matrix, words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeGuard
 
 from guerdon_services.math.lexer import Token
@@ -62,11 +62,15 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Values between brackets: a tuple, a vector, or an interval when there are two."""
+    """Values between brackets: a tuple, a vector, or an interval when there are two.
+
+    `variable` is what an interval was said of, if it was written as an inequality; it tells conditions apart.
+    """
 
     left: str
     right: str
     items: "tuple[Shape, ...]"
+    variable: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +135,13 @@ def quantity(node: Node) -> Quantity:
     return Quantity(node)
 
 
-def interval(left: str, low: Shape, high: Shape, right: str) -> Ordered:
+def interval(left: str, low: Shape, high: Shape, right: str, variable: str = "") -> Ordered:
     """An interval; an infinite end is open whatever was written."""
     if isinstance(low, Quantity) and _infinite(low.node):
         left = "("
     if isinstance(high, Quantity) and _infinite(high.node):
         right = ")"
-    return Ordered(left, right, (low, high))
+    return Ordered(left, right, (low, high), variable)
 
 
 def _infinite(node: Node) -> bool:

@@ -41,7 +41,9 @@ _NOISE = re.compile(
     r"|\*\*(?:(?<![0-9A-Za-z)]\*\*)|(?![0-9A-Za-z(]))|__(?:(?=\W|$)|(?<!\S__))|`+"
 )
 #: "The answer is not 42." at the very end, of which 42 is not the answer.
-_DENIED = re.compile(r"(?i)(?:answer|答案)\s?(?:is not|isn['’]t|cannot be|can['’]t be|不是)[^.;,]{1,60}\.?\s*$")
+_DENIED = re.compile(
+    r"(?i)(?:answer|答案)\s?(?:is not|isn['’]t|cannot be|can['’]t be|不是)[^.;,]{1,60}\.?\s*$"
+)
 _DENIAL = 120
 _FENCE = re.compile(r"(?m)^\s{0,3}```[\w+-]{0,20}[ \t]*$")
 
