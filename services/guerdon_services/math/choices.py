@@ -10,6 +10,7 @@ _LETTERS = re.compile(r"[A-J]{1,10}")
 _CHOSEN = re.compile(
     r"(?:option|choice|answer)?:?\s*[(\[]?\s*([A-J])\s*[)\]]?(?:$|[.:)]\s*.*)", re.IGNORECASE
 )
+_FIRST = frozenset("ABCDEFGHIJ(")
 _ALONE = re.compile(r"[(\[]?\s*[A-J]\s*[)\].]?")
 _WITH_VALUE = re.compile(r"(?:\(([A-J])\)|([A-J])[.)])\s*(?![-+*/^=<>)|,])(?P<value>\S.*)")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
@@ -48,6 +49,8 @@ def _letters(said: str, wanted: str) -> Decision | None:
 
 
 def _listed(text: str) -> list[str]:
+    if text[:1] not in _FIRST:
+        return []
     bare = re.sub(r"[\s,()]|and|\\&", "", text)
     return sorted(bare) if _LETTERS.fullmatch(bare) and len(set(bare)) == len(bare) else []
 

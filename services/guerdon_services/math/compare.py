@@ -281,8 +281,8 @@ class Comparison:
         if len(gold) > _MAX_PAIRED:
             answer, gold = sorted(answer, key=_by_value), sorted(gold, key=_by_value)
             return self._in_order(answer, gold)
-        left = list(answer)
-        for wanted in gold:
+        left, missing = _rest(answer, gold)
+        for wanted in missing:
             found = next((index for index, item in enumerate(left) if self.same(item, wanted)), None)
             if found is None:
                 return False
@@ -365,6 +365,17 @@ def _flat(many: Many) -> tuple[Shape, ...]:
 
 def _alone(shape: Shape) -> Shape:
     return shape.items[0] if isinstance(shape, Many) and len(shape.items) == 1 else shape
+
+
+def _rest(answer: Sequence[Shape], gold: Sequence[Shape]) -> tuple[list[Shape], list[Shape]]:
+    """What is left of two lists without the items that are read alike in both."""
+    left, missing = list(answer), list[Shape]()
+    for wanted in gold:
+        if wanted in left:
+            left.remove(wanted)
+        else:
+            missing.append(wanted)
+    return left, missing
 
 
 def _by_value(shape: Shape) -> tuple[Fraction, str]:

@@ -15,6 +15,7 @@ _FORMS = (
     re.compile(rf"(?:\w+day,? )?(?:the )?{_DAY} (?:of )?(?P<month>{_MONTH})\.?{_YEAR}"),
     re.compile(r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})"),
 )
+_HINT = re.compile(r"(?i)jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|\d-\d\d-")
 _MARKUP = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*|[{}$~]|\\[ ,]")
 _DAYS_OF_MONTH = 31
 _LONGEST = 60
@@ -25,7 +26,7 @@ Date = tuple[int, int, int]
 
 def parse_date(text: str) -> Date | None:
     """The date that a text is, else None."""
-    if len(text) > _LONGEST:
+    if len(text) > _LONGEST or not _HINT.search(text):
         return None
     plain = " ".join(_MARKUP.sub(" ", text).lower().replace(",", ", ").split()).rstrip(".")
     plain = plain.replace(" ,", ",")

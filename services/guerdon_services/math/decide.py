@@ -57,6 +57,8 @@ def _decided(given: Side, gold: Side, values: Values) -> Decision:
     in_words = is_words(given.tokens)
     if _key(given, in_words=in_words) == _key(gold, in_words=is_words(gold.tokens)):
         return Decision(True, "string", "the same text")
+    if _same_list(given, gold):
+        return Decision(True, "string", "the same values in another order")
     return (
         _date(given.text, gold.text)
         or chosen(
@@ -95,6 +97,14 @@ def integer_digits(text: str) -> str | None:
         return None
     digits = match.group(2).replace(",", "").lstrip("0") or "0"
     return digits if match.group(1) != "-" or digits == "0" else f"-{digits}"
+
+
+def _same_list(given: Side, gold: Side) -> bool:
+    """Whether two lists without brackets have the same items, each written the same way."""
+    if "," not in given.spelled or len(given.spelled) != len(gold.spelled):
+        return False
+    one, other = split_list(given.tokens), split_list(gold.tokens)
+    return len(one) == len(other) > 1 and sorted(map(canonical, one)) == sorted(map(canonical, other))
 
 
 def _date(answer: str, reference: str) -> Decision | None:

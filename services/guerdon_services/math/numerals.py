@@ -17,6 +17,8 @@ def number(text: str) -> Node:
     """
     if len(text) > _MAX_DIGITS:
         raise Unreadable(f"a number of {len(text)} characters")
+    if text.isdigit():
+        return Number(Fraction(int(text)), None, len(text.lstrip("0")))
     mantissa, _, exponent = text.lower().partition("e")
     if "(" in mantissa:
         return Number(_repeating(mantissa))

@@ -3,23 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isqrt
 from typing import NamedTuple
 
+from guerdon_services.math.bounds import bounds
 from guerdon_services.math.quantities import same_quantity
 from guerdon_services.math.shapes import Quantity
 from guerdon_services.math.survey import survey
-from guerdon_services.math.tree import Add, Call, Constant, Mul, Node, Number, Pow
+from guerdon_services.math.tree import Number
 from guerdon_services.math.values import Values
 
-#: Nodes of an end, and of one that is bounded here, bits of its numbers, and bits to which its roots are known.
-_MAX_NODES, _MAX_SHORT, _MAX_BITS, _ROOT_BITS = 5000, 40, 1000, 96
-_MAX_EXPONENT = 6
-_NAMED = {
-    "pi": Fraction(31415926535897932384626433832795028841971, 10**40),
-    "e": Fraction(27182818284590452353602874713526624977572, 10**40),
-}
-_ULP = Fraction(1, 10**40)
+#: Nodes of an end, and of one that is bounded here.
+_MAX_NODES, _MAX_SHORT = 5000, 40
 
 
 class NotReal(Exception):
@@ -200,66 +194,3 @@ def same(values: Values, answer: RealSet, gold: RealSet) -> bool:
             for given, wanted in zip(answer.points, gold.points, strict=True)
         )
     )
-
-
-def bounds(node: Node) -> tuple[Fraction, Fraction] | None:
-    """Bounds of a short real constant made of numbers, pi, e, powers and square roots; None for any other."""
-    try:
-        return _bounds(node)
-    except NotReal:
-        return None
-
-
-def _bounds(node: Node) -> tuple[Fraction, Fraction]:
-    """Raises NotReal."""
-    match node:
-        case Number(value):
-            found = value, value
-        case Constant(name) if name in _NAMED:
-            found = _NAMED[name], _NAMED[name] + _ULP
-        case Add(terms):
-            ends = [_bounds(term) for term in terms]
-            found = sum((end[0] for end in ends), Fraction(0)), sum((end[1] for end in ends), Fraction(0))
-        case Mul(factors):
-            found = Fraction(1), Fraction(1)
-            for factor in factors:
-                found = _product(found, _bounds(factor))
-        case Pow(base, exponent):
-            found = _power(_bounds(base), _bounds(exponent))
-        case Call("root", (base, Number(degree))) if degree == 2:
-            found = _square_root(_bounds(base))
-        case _:
-            raise NotReal
-    if max(end.numerator.bit_length() + end.denominator.bit_length() for end in found) > _MAX_BITS:
-        raise NotReal
-    return found
-
-
-def _product(one: tuple[Fraction, Fraction], other: tuple[Fraction, Fraction]) -> tuple[Fraction, Fraction]:
-    corners = [left * right for left in one for right in other]
-    return min(corners), max(corners)
-
-
-def _power(
-    base: tuple[Fraction, Fraction], exponents: tuple[Fraction, Fraction]
-) -> tuple[Fraction, Fraction]:
-    exponent, high = exponents
-    if exponent == Fraction(1, 2):
-        return _square_root(base)
-    if exponent != high or exponent.denominator != 1 or abs(exponent) > _MAX_EXPONENT:
-        raise NotReal
-    if exponent < 0:
-        if base[0] <= 0 <= base[1]:
-            raise NotReal
-        base = 1 / base[1], 1 / base[0]
-    found = Fraction(1), Fraction(1)
-    for _ in range(abs(int(exponent))):
-        found = _product(found, base)
-    return found
-
-
-def _square_root(square: tuple[Fraction, Fraction]) -> tuple[Fraction, Fraction]:
-    if square[0] < 0:
-        raise NotReal
-    low, high = (isqrt((end.numerator << 2 * _ROOT_BITS) // end.denominator) for end in square)
-    return Fraction(low, 1 << _ROOT_BITS), Fraction(high + 1, 1 << _ROOT_BITS)

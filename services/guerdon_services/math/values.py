@@ -4,7 +4,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from fractions import Fraction
 
-from guerdon_services.math import exact, residues
+from guerdon_services.math import exact, radicals, residues
+from guerdon_services.math.bounds import bounds
 from guerdon_services.math.decision import Method
 from guerdon_services.math.survey import endless, survey
 from guerdon_services.math.tree import (
@@ -16,6 +17,8 @@ from guerdon_services.math.tree import (
 )
 
 _MAX_NODES = 50_000
+#: Nodes of constants that are short.
+_SHORT = 60
 #: Steps of a part of an answer, of about a microsecond each.
 _MODULAR_STEPS, _BALL_STEPS = 60_000, 60_000
 #: Equally spaced values of a variable, far apart and near: |x - a| is not linear at both.
@@ -61,11 +64,17 @@ class Values:
             values = self._rationals(left, right)
             if values[0] is not None and values[1] is not None:
                 return values[0] == values[1]
+        self._asked("symbolic")
+        if not seen.names and seen.nodes <= _SHORT:
+            found = radicals.same(left, right)
+            if found is not None:
+                return found
         with self._budget(_MODULAR_STEPS) as budget:
             found = residues.same(left, right, budget)
-        self._asked("symbolic")
         if found is not None:
             return found
+        if not seen.names and seen.nodes <= _SHORT and _apart(left, right):
+            return False
         self._need_balls()
         from guerdon_services.math import balls
 
@@ -178,6 +187,12 @@ class Values:
         if not self._balls:
             raise NeedsBalls
         self._asked("numeric")
+
+
+def _apart(left: Node, right: Node) -> bool:
+    """Whether rational bounds of two constants show that they differ."""
+    one, other = bounds(left), bounds(right)
+    return one is not None and other is not None and (one[1] < other[0] or other[1] < one[0])
 
 
 def _extended(node: Node) -> int | None:

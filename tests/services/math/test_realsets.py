@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guerdon_services.math.bounds import bounds
 from guerdon_services.math.lexer import lex
 from guerdon_services.math.reader import Reader, unwrapped
 from guerdon_services.math.realline import (
     EVERYTHING,
     NOTHING,
     RealSet,
-    bounds,
     complement,
     difference,
     intersection,
