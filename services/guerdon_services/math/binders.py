@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from guerdon_services.math.lexer import Unreadable
+from guerdon_services.math.lexer import END, Unreadable
 from guerdon_services.math.tree import Bound, Constant, Node, Symbol, rebuilt
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _integral(parser: Parser) -> Node:
     low = parser.argument(whole_numbers=True) if parser.accept("_") else None
     high = parser.exponent() if parser.accept("^") else None
     end = _differential(parser)
-    body_tokens, parser.tokens = parser.tokens, parser.tokens[:end]
+    body_tokens, parser.tokens = parser.tokens, [*parser.tokens[:end], END]
     body = parser.sum()
     complete = parser.done
     parser.tokens = body_tokens

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from guerdon_services.math import binders, functions
-from guerdon_services.math.lexer import Token, Unreadable
+from guerdon_services.math.lexer import END, Token, Unreadable
 from guerdon_services.math.numerals import letter, number, primed, with_index
 from guerdon_services.math.tree import (
     Add,
@@ -27,6 +27,7 @@ _MAX_DEPTH = 60
 #: Letters of a word that still is a product of variables.
 _MAX_LETTERS = 4
 _CLOSERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_POSTFIX, _ENDING = frozenset("^!°%'"), frozenset({"", "+", "-", ")", "}", "]"})
 _OPENERS = frozenset({"(", "[", "{", r"\{", "|", r"\lfloor", r"\lceil"})
 #: Names that are functions when a parenthesis follows; all other letters are factors.
 _APPLIED = frozenset("fghFGH")
@@ -61,7 +62,9 @@ def parse(tokens: Sequence[Token], reading: Reading = READINGS[0]) -> Node:
     Raises:
         Unreadable: they are none, or it is nested too deeply.
     """
-    parser = Parser(list(tokens), reading)
+    if len(tokens) == 1 and tokens[0].kind == "number":
+        return number(tokens[0].text)
+    parser = Parser([*tokens, END], reading)
     node = parser.whole()
     if not parser.done:
         raise Unreadable(f"cannot read {parser.peek()!r}")
@@ -82,21 +85,28 @@ class Parser:
     @property
     def done(self) -> bool:
         """Whether no token is left."""
-        return self.at >= len(self.tokens)
+        return self.tokens[self.at].kind == END.kind
 
     def peek(self, ahead: int = 0) -> str:
         """The text of a coming token; "" past the end."""
-        index = self.at + ahead
-        return self.tokens[index].text if index < len(self.tokens) else ""
+        return (
+            self.tokens[min(self.at + ahead, len(self.tokens) - 1)].text
+            if ahead
+            else self.tokens[self.at].text
+        )
 
     def kind(self, ahead: int = 0) -> str:
         """The kind of a coming token; "" past the end."""
-        index = self.at + ahead
-        return self.tokens[index].kind if index < len(self.tokens) else ""
+        return (
+            self.tokens[min(self.at + ahead, len(self.tokens) - 1)].kind
+            if ahead
+            else self.tokens[self.at].kind
+        )
 
     def accept(self, text: str) -> bool:
         """Take the next token when it is this one."""
-        if self.peek() == text and self.kind() != "text":
+        token = self.tokens[self.at]
+        if token.text == text and token.kind != "text":
             self.at += 1
             return True
         return False
@@ -148,6 +158,8 @@ class Parser:
         """Factors with `*` and `/` between them, or nothing."""
         factors = [self.juxtaposed()]
         while True:
+            if self.tokens[self.at].text in _ENDING:
+                return factors[0] if len(factors) == 1 else Mul(tuple(factors))
             if self.accept("*"):
                 factors.append(self._signed(self.juxtaposed))
             elif self.accept("/"):
@@ -221,7 +233,8 @@ class Parser:
 
     def starts_factor(self) -> bool:
         """Whether a factor follows."""
-        kind, text = self.kind(), self.peek()
+        token = self.tokens[self.at]
+        kind, text = token.kind, token.text
         if kind in ("number", "word", "function") or (kind == "text" and len(text) == 1):
             return True
         return kind == "mark" and (
@@ -236,12 +249,14 @@ class Parser:
 
     def starts_function(self) -> bool:
         """Whether a named function follows."""
-        return not self.done and functions.is_function(self.tokens[self.at])
+        return functions.is_function(self.tokens[self.at])
 
     def power(self) -> Node:
         """A factor with its exponents, factorials, degrees and percent signs."""
         node = self.primary()
         while True:
+            if self.tokens[self.at].text not in _POSTFIX:
+                return node
             if self.peek() == "^" and self.kind() == "mark":
                 self.at += 1
                 node = self._raised(node)
@@ -283,7 +298,7 @@ class Parser:
         """What a command takes: a group, or the next digit, letter or command."""
         if self.peek() == "{" and self.kind() == "mark":
             return self.group()
-        token = self.tokens[self.at] if not self.done else Token("", "")
+        token = self.tokens[self.at]
         if token.kind == "number" and not whole_numbers and token.text.isdigit() and len(token.text) > 1:
             self.tokens[self.at : self.at + 1] = [
                 Token("number", token.text[0], token.spaced),
@@ -303,6 +318,9 @@ class Parser:
         """A bracketed expression."""
         opener = self.peek()
         self.at += 1
+        if self.kind() == "number" and self.peek(1) == _CLOSERS[opener]:
+            self.at += 2
+            return number(self.tokens[self.at - 2].text)
         if opener == "{" and self.peek() == "}":
             raise Unreadable("an empty group")
         bars, self._inside_bars = self._inside_bars, 0

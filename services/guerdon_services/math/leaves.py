@@ -33,23 +33,34 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 _SENTENCE_MARK = re.compile(r"[.,!?;:\"]")
 #: Letters of a word that could still be a product of variables.
 _MAX_LETTERS = 4
+#: Of these one must be there for a value to be more than an expression with a unit.
+_SPECIAL = frozenset({":", "_", "to", "real", "reals", "mod", r"\pm", r"\mp", r"\pmod"})
+_BEGINNING = frozenset({"-", "(", "{", r"\frac", r"\sqrt"})
 _MAX_BASE = 36
 
 
 def leaf(tokens: list[Token], reading: Reading) -> Shape:
     """One value; `Words` when the tokens are no mathematics."""
-    if " ".join(token.text for token in tokens).lower().removeprefix("the set of ") in _ALL_NUMBERS:
-        return REALS
-    clock = _clock(tokens)
-    if clock:
-        return clock
-    if any(token.text in (r"\pm", r"\mp") for token in tokens):
-        return _both_signs(tokens, reading)
-    based = _based(tokens)
-    if based:
-        return based
+    marks = {token.text for token in tokens}
+    if not marks.isdisjoint(_SPECIAL):
+        special = _special(tokens, marks, reading)
+        if special:
+            return special
     try:
-        return _ratio(tokens, reading) or _congruence(tokens, reading) or _quantity(tokens, reading)
+        return _quantity(tokens, reading)
+    except Unreadable:
+        return words(tokens)
+
+
+def _special(tokens: list[Token], marks: set[str], reading: Reading) -> Shape | None:
+    """A value that is more than an expression with a unit, if it is one."""
+    if "real" in marks or "reals" in marks:
+        named = " ".join(token.text for token in tokens).lower().removeprefix("the set of ")
+        return REALS if named in _ALL_NUMBERS else None
+    if r"\pm" in marks or r"\mp" in marks:
+        return _both_signs(tokens, reading)
+    try:
+        return _clock(tokens) or _based(tokens) or _ratio(tokens, reading) or _congruence(tokens, reading)
     except Unreadable:
         return words(tokens)
 
@@ -83,6 +94,8 @@ def said(tokens: list[Token]) -> str:
 
 
 def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
+    if _is_bare(tokens):
+        return Quantity(parse(tokens, reading))
     # In sin 30° the degrees belong to the angle, not to the value.
     angle = any(token.kind == "function" for token in tokens)
     value, marks = _stripped(tokens, angle)
@@ -97,6 +110,13 @@ def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
     node = parse(bare, reading)
     name = "" if "ordinal" in marks else canonical(unit).replace("\\text", "").strip("{}")
     return Quantity(node, name, percent="%" in marks, degrees="°" in marks)
+
+
+def _is_bare(tokens: list[Token]) -> bool:
+    """Whether nothing around the expression can be a unit or a sign."""
+    last, first = tokens[-1], tokens[0]
+    ends = last.kind == "number" and (len(tokens) < 2 or tokens[-2].text != "^")
+    return ends and (first.kind == "number" or first.text in _BEGINNING)
 
 
 def _stripped(tokens: list[Token], angle: bool) -> tuple[list[Token], set[str]]:

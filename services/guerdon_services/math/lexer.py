@@ -52,6 +52,10 @@ class Token(NamedTuple):
     grouped: bool = False
 
 
+#: What a parser puts behind the last token.
+END = Token("end", "")
+
+
 class Unreadable(ValueError):
     """The text is no mathematics that can be read, or there is too much of it."""
 
