@@ -21,7 +21,10 @@ _KINDS: dict[str, Literal["sum", "prod", "int", "lim"]] = {
 def bound(parser: Parser, command: str) -> Node:
     """The expression after `\\sum`, `\\prod`, `\\int` or `\\lim`, which has been taken."""
     kind = _KINDS[command]
-    return _integral(parser) if kind == "int" else _over(parser, kind)
+    parser.enter()
+    node = _integral(parser) if kind == "int" else _over(parser, kind)
+    parser.leave()
+    return node
 
 
 def _over(parser: Parser, kind: Literal["sum", "prod", "lim"]) -> Node:

@@ -10,9 +10,10 @@ _LETTERS = re.compile(r"[A-J]{1,10}")
 _CHOSEN = re.compile(
     r"(?:option|choice|answer)?:?\s*[(\[]?\s*([A-J])\s*[)\]]?(?:$|[.:)]\s*.*)", re.IGNORECASE
 )
-_FIRST = frozenset("ABCDEFGHIJ(")
+_FIRST = frozenset("ABCDEFGHIJ({")
 _ALONE = re.compile(r"[(\[]?\s*[A-J]\s*[)\].]?")
 _WITH_VALUE = re.compile(r"(?:\(([A-J])\)|([A-J])[.)])\s*(?![-+*/^=<>)|,])(?P<value>\S.*)")
+_BRACED = re.compile(r"^\{(\([A-J]\))\}")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 
 Decide = Callable[[str, str], Decision]
@@ -28,7 +29,8 @@ def chosen(answer: str, reference: str, *, in_words: bool, decide: Decide) -> De
 
 
 def _plain(text: str) -> str:
-    return (_TEXT.sub(r"\1", text) if "\\text" in text else text).strip()
+    text = (_TEXT.sub(r"\1", text) if "\\text" in text else text).strip()
+    return _BRACED.sub(r"\1", text)
 
 
 def _letter(said: str, wanted: str, in_words: bool) -> Decision | None:
@@ -51,7 +53,7 @@ def _letters(said: str, wanted: str) -> Decision | None:
 def _listed(text: str) -> list[str]:
     if text[:1] not in _FIRST:
         return []
-    bare = re.sub(r"[\s,()]|and|\\&", "", text)
+    bare = re.sub(r"[\s,(){}]|and|\\&", "", text)
     return sorted(bare) if _LETTERS.fullmatch(bare) and len(set(bare)) == len(bare) else []
 
 

@@ -19,6 +19,7 @@ from guerdon_services.math.shapes import (
     Quantity,
     Ratio,
     Relation,
+    Restricted,
     Shape,
     Without,
     Words,
@@ -83,7 +84,7 @@ class Comparison:
             return self._relation(answer, gold)
         if isinstance(gold, Matrix) or isinstance(answer, Matrix):
             return self._matrix(answer, gold)
-        if isinstance(gold, Without) or isinstance(answer, Without):
+        if isinstance(gold, Without | Restricted) or isinstance(answer, Without | Restricted):
             return self._without(answer, gold)
         if isinstance(gold, Many | Ordered) or isinstance(answer, Many | Ordered):
             return self._collection(answer, gold)
@@ -130,7 +131,7 @@ class Comparison:
             return len(given) == 2 and same_quantity(self.values, quantity(quotient(*given)), gold)
         if given is None or wanted is None or len(given) != len(wanted):
             return False
-        if any(self.equal(part, ZERO) for part in (given[0], wanted[0])):
+        if any(self.equal(part, ZERO) for part in (*given, *wanted)):
             return all(map(self.equal, given, wanted))
         return all(
             self.equal(Mul((one, wanted[0])), Mul((other, given[0])))
@@ -155,6 +156,8 @@ class Comparison:
     @staticmethod
     def _renamed(answer: Labelled, gold: Labelled) -> Shape | None:
         """The answer's value in the reference's variables, when both label the same thing."""
+        if answer.label.startswith("(") or gold.label.startswith("("):
+            return _in_order_of(answer, gold.label)
         name, wanted = answer.label.partition("(")[0], gold.label.partition("(")[0]
         if answer.label == gold.label or (
             _UNINDEXED.sub("", answer.label) == _UNINDEXED.sub("", gold.label)
@@ -232,9 +235,13 @@ class Comparison:
 
     def _without(self, answer: Shape, gold: Shape) -> bool:
         """Sets that are no known sets of real numbers."""
-        if not isinstance(answer, Without) or not isinstance(gold, Without):
-            return False
-        return self.same(answer.whole, gold.whole) and self.same(answer.removed, gold.removed)
+        match answer, gold:
+            case Without(), Without():
+                return self.same(answer.whole, gold.whole) and self.same(answer.removed, gold.removed)
+            case Restricted(), Restricted():
+                return answer.domain == gold.domain and self.same(answer.whole, gold.whole)
+            case _:
+                return False
 
     def _collection(self, answer: Shape, gold: Shape) -> bool:
         if isinstance(gold, Many) and isinstance(answer, Many):
@@ -332,6 +339,19 @@ def _reversed(relation: Relation) -> tuple[tuple[Shape, ...], tuple[str, ...]]:
 
 def _has_variable(side: Shape) -> bool:
     return not isinstance(side, Quantity) or bool(symbols(side.node))
+
+
+def _in_order_of(answer: Labelled, label: str) -> Shape | None:
+    """The value of (y, x) = (3, 2) in the order of (x, y)."""
+    given, wanted = answer.label.strip("()").split(","), label.strip("()").split(",")
+    if given == wanted:
+        return answer.value
+    if sorted(given) != sorted(wanted) or not isinstance(answer.value, Ordered):
+        return None
+    if len(answer.value.items) != len(given) or len(set(given)) != len(given):
+        return None
+    items = dict(zip(given, answer.value.items, strict=True))
+    return Ordered(answer.value.left, answer.value.right, tuple(items[name] for name in wanted))
 
 
 def _mentions(relation: Relation, label: str) -> bool:

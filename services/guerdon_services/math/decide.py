@@ -23,8 +23,8 @@ _INTEGER = re.compile(r"\s*([-+]?)\s*([1-9]\d{0,2}(?:,\d{3})+|\d+)\s*", re.ASCII
 _ONE_CHARACTER = re.compile(r"\{(\w)\}")
 
 
-def decide(answer: str, reference: str, values: Values) -> Decision:
-    """Whether an answer equals a reference.
+def decide(answer: str, reference: str, values: Values, *, choices: bool = True) -> Decision:
+    """Whether an answer equals a reference; without `choices`, letters are no choices.
 
     Raises:
         UnreadableReference: the reference is empty, no value, or nothing that can be judged.
@@ -48,28 +48,27 @@ def decide(answer: str, reference: str, values: Values) -> Decision:
     spelled = canonical(given)
     if not spelled:
         return Decision(False, "none", "the answer is empty", "", text[:_SHOWN])
-    decision = _decided(Side(answer, given, spelled), Side(reference, gold, text), values)
+    decision = _decided(Side(answer, given, spelled), Side(reference, gold, text), values, choices)
     return replace(decision, answer=spelled[:_SHOWN], reference=text[:_SHOWN])
 
 
-def _decided(given: Side, gold: Side, values: Values) -> Decision:
+def _decided(given: Side, gold: Side, values: Values, choices: bool) -> Decision:
     """The first rule that applies."""
     in_words = is_words(given.tokens)
     if _key(given, in_words=in_words) == _key(gold, in_words=is_words(gold.tokens)):
         return Decision(True, "string", "the same text")
     if _same_list(given, gold):
         return Decision(True, "string", "the same values in another order")
-    return (
-        _date(given.text, gold.text)
-        or chosen(
+    decision = _date(given.text, gold.text)
+    if choices and not decision:
+        # The values beside letters are compared without a second look for letters.
+        decision = chosen(
             given.spelled,
             gold.spelled,
             in_words=in_words,
-            decide=lambda one, other: decide(one, other, values),
+            decide=lambda one, other: decide(one, other, values, choices=False),
         )
-        or _words(given, gold)
-        or decide_meaning(given, gold, values)
-    )
+    return decision or _words(given, gold) or decide_meaning(given, gold, values)
 
 
 def is_list(reference: str) -> bool:

@@ -29,7 +29,7 @@ def same_equation(values: Values, answer: Relation | None, gold: Relation | None
     if answer is None or gold is None or not len(answer.signs) == len(gold.signs) == 1:
         return False
     given, wanted = _difference(answer), _difference(gold)
-    if given is None or wanted is None or symbols(given) != symbols(wanted):
+    if given is None or wanted is None or not symbols(given) or symbols(given) != symbols(wanted):
         return False
     if answer.signs == gold.signs == ("=",) and (
         _rearranged(values, answer, gold) or _rearranged(values, gold, answer)

@@ -8,6 +8,7 @@ from guerdon_services.math import binders, functions
 from guerdon_services.math.lexer import END, Token, Unreadable
 from guerdon_services.math.numerals import letter, number, primed, with_index
 from guerdon_services.math.tree import (
+    MINUS_ONE,
     Add,
     Apply,
     Call,
@@ -24,6 +25,8 @@ from guerdon_services.math.tree import (
 
 #: Levels of nesting of one expression.
 _MAX_DEPTH = 60
+#: Exponents, factorials and other signs after one value.
+_MAX_POSTFIX = 20
 #: Letters of a word that still is a product of variables.
 _MAX_LETTERS = 4
 _CLOSERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
@@ -164,7 +167,7 @@ class Parser:
                 factors.append(self._signed(self.juxtaposed))
             elif self.accept("/"):
                 below = self._signed(self.juxtaposed if self.reading.tight else self.power)
-                factors = [*factors[:-1], quotient(factors[-1], below)]
+                factors.append(Pow(below, MINUS_ONE))
             elif self.starts_factor():
                 factors.append(self.juxtaposed())
             else:
@@ -254,7 +257,7 @@ class Parser:
     def power(self) -> Node:
         """A factor with its exponents, factorials, degrees and percent signs."""
         node = self.primary()
-        while True:
+        for _ in range(_MAX_POSTFIX):
             if self.tokens[self.at].text not in _POSTFIX:
                 return node
             if self.peek() == "^" and self.kind() == "mark":
@@ -270,6 +273,7 @@ class Parser:
                 node = primed(node)
             else:
                 return node
+        raise Unreadable(f"more than {_MAX_POSTFIX} signs after a value")
 
     def _degrees(self, node: Node) -> Node:
         return Mul((node, quotient(Constant("pi"), Number(Fraction(180))))) if self.angle else node

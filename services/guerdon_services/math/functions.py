@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Rule = Callable[[], Node]
 
+#: Values of which the greatest can be asked.
+_MAX_VALUES = 40
 _TEN = Number(Fraction(10))
 _ANGLES = frozenset(
     {
@@ -27,7 +29,7 @@ _INVERTED = frozenset(
         "sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh",
     }
 )  # fmt: skip
-_OPENERS = ("(", "[", "{")
+_CLOSERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}
 
 
 def is_function(token: Token) -> bool:
@@ -51,7 +53,7 @@ def call(parser: Parser) -> Node:
         base = parser.argument(whole_numbers=True)
     inverse = isinstance(power, Number) and power.value == -1 and name in _INVERTED
     outer, parser.angle = parser.angle, name in _ANGLES and not inverse
-    values = arguments(parser) if parser.peek() in _OPENERS else (_open_argument(parser),)
+    values = arguments(parser) if parser.peek() in _CLOSERS else (_open_argument(parser),)
     parser.angle = outer
     parser.leave()
     if inverse:
@@ -67,7 +69,7 @@ def arguments(parser: Parser) -> tuple[Node, ...]:
     found = [parser.sum()]
     while parser.accept(","):
         found.append(parser.sum())
-    parser.expect({"(": ")", "[": "]", "{": "}"}[opener])
+    parser.expect(_CLOSERS[opener])
     return tuple(found)
 
 
@@ -93,7 +95,7 @@ def _build(name: str, values: tuple[Node, ...], base: Node | None, *, decadic: b
     if name in ("lg", "log") and len(values) == 1:
         chosen = base or (_TEN if name == "lg" or decadic else None)
         return Call("log", (values[0], chosen)) if chosen else Call("ln", values)
-    if name in ("gcd", "lcm", "max", "min") and len(values) > 1:
+    if name in ("gcd", "lcm", "max", "min") and 1 < len(values) <= _MAX_VALUES:
         return reduce(lambda left, right: Call(name, (left, right)), values)
     if len(values) not in FUNCTIONS[name]:
         raise Unreadable(f"{name} of {len(values)} values")

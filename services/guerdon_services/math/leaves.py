@@ -109,6 +109,9 @@ def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
             raise Unreadable("an exponent that is a word")
     node = parse(bare, reading)
     name = "" if "ordinal" in marks else canonical(unit).replace("\\text", "").strip("{}")
+    scale = marks & {"C", "F"}
+    if scale:
+        name = scale.pop()
     return Quantity(node, name, percent="%" in marks, degrees="°" in marks)
 
 
@@ -146,7 +149,7 @@ def _mark_before(tokens: list[Token], end: int) -> tuple[int, str]:
     if last.text in ("°", r"\circ"):
         return (2 if end > 1 and tokens[end - 2].text == "^" else 1), "°"
     if last.text in ("C", "F") and end > 1 and tokens[end - 2].text in ("°", r"\circ"):
-        return 1, "temperature"
+        return 1, last.text
     if last.text == "^":  # 90^
         return 1, "°"
     texts = [token.text for token in tokens[max(0, end - 4) : end]]

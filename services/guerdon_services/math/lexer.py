@@ -24,7 +24,7 @@ _LEXEME = re.compile(
     r"|\\(?P<environment>begin|end)\s*\{\s*(?P<name>[a-zA-Z]+)\*?\s*\}(?:\s*\{[lcr|]+\})?"
     r"|\\(?P<command>[a-zA-Z]+)\*?"
     r"|\\(?P<escaped>.)"
-    r"|(?P<grouped>(?<![\d._^])[1-9]\d{0,2}(?P<mark>\{(?:,|\\,)\}|,\s*\\!\s*|\\[,;:! ]|,|\s|~)"
+    r"|(?P<grouped>(?<![\d._^])(?<!\d,)[1-9]\d{0,2}(?P<mark>\{(?:,|\\,)\}|,\s*\\!\s*|\\[,;:! ]|,|\s|~)"
     r"\d{3}(?:(?P=mark)\d{3})*(?:\.\d+)?(?!\d)(?!(?P=mark)\d)(?!\s*/))"
     r"|(?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+(?![\d.]))?|\.\d+)"
     r"|(?P<word>[^\W\d_]+)"
@@ -35,6 +35,7 @@ _BRACED = re.compile(r"\s*\{([^{}]*)\}")
 _SIMPLE = re.compile(r"\s*[-+]?[\d.,/ ]*\d\s*")
 _SEPARATORS = re.compile(r"[^0-9.]")
 _OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
+_AFTER_BOLD = ("", ".", ",", "$", "*", "\\")
 _CURRENCY = frozenset("€£¥₹₽₩")
 _MULTICHARACTER = {"<=": r"\leq", ">=": r"\geq", "!=": r"\neq", "==": "=", "=>": ",", "->": r"\to", "**": "^"}
 
@@ -159,11 +160,16 @@ class _Lexer:
             self._add("mark" if spelling else "word", spelling or found)
 
     def _operator(self, found: str) -> None:
-        found = _MULTICHARACTER.get(found, found)
-        if found == "$":
+        if found == "$" or (found == "**" and not self._is_power()):
             return
+        found = _MULTICHARACTER.get(found, found)
         self._bracket(found)
         self._add("mark", found)
+
+    def _is_power(self) -> bool:
+        """Whether `**` stands between two values; else it makes bold."""
+        rest = self._text[self._at : self._at + 40].lstrip()
+        return bool(self._tokens) and rest[:1] not in _AFTER_BOLD
 
     def _bracket(self, found: str) -> None:
         if found in _OPENING:
@@ -254,6 +260,8 @@ class _Lexer:
         if word in ("e", "i") or (name == "mathrm" and (word in FUNCTION_NAMES or word in ("d", "D", "P"))):
             self._at = braced.end()
             self._word(word)
+        elif "\\" in inside and re.search(r"\\[a-zA-Z]", inside):
+            self._at = braced.start(1) - 1
         elif not any(character.isalnum() for character in word):
             self._at = braced.end()
             self._spaced = True
@@ -270,24 +278,23 @@ class _Lexer:
             self._add("text", " ".join(word.split()))
 
     def _font(self, name: str) -> None:
-        """A font says nothing; an accent makes another name of the letter that it stands on."""
-        braced = re.compile(r"\s*\{\s*(\\?[A-Za-z0-9]+)\s*\}").match(self._text, self._at)
-        if braced is None:
+        """A font says nothing; an accent makes another name of what it stands on, but for an arrow."""
+        found = re.compile(r"\s*(?:\{\s*(\\?[A-Za-z0-9]+)\s*\}|(\\[A-Za-z]+|[A-Za-z](?![A-Za-z])))").match(
+            self._text, self._at
+        )
+        if found is None:
             if name in ACCENTS:
                 self._add("mark", "\\" + name)
             return
-        inside, self._at = braced.group(1), braced.end()
-        if name == "overline" and inside.isdigit():
-            self._at = braced.start()
-            self._add("mark", r"\overline")
-        elif name in ACCENTS and len(inside) > 1:
-            self._add("mark", f"\\bar {inside}")
+        inside, self._at = found.group(1) or found.group(2), found.end()
+        if name == "mathbf" and inside in ("R", "Z", "Q", "N", "C"):
+            self._add("mark", f"\\mathbb{inside}")
+        elif name in ACCENTS and not (name == "vec" and len(inside) == 1):
+            self._add("mark", f"\\bar {inside}" if name in ("overline", "bar") else f"\\bar {name} {inside}")
         elif inside.startswith("\\"):
             self._command(inside[1:])
         elif inside.isdigit():
             self._number(inside)
-        elif name == "mathbf" and inside in ("R", "Z", "Q", "N", "C"):
-            self._add("mark", f"\\mathbb{inside}")
         else:
             self._word(inside)
 

@@ -328,8 +328,10 @@ def _set_builder(inside: list[Token]) -> tuple[str, list[Token]] | None:
         if index and token.kind == "mark" and token.text in ("|", ":"):
             head, condition = canonical(inside[:index]), inside[index + 1 :]
             named = re.fullmatch(r"(?:\\?[a-zA-Z]\w*|\([a-z, ]+\))(?:\\in(?P<domain>.*))?", head)
-            if not named or not {token.text for token in condition} & SIGNS:
+            if not {token.text for token in condition} & SIGNS:
                 return None
+            if not named:  # {2k | k in Z}: only the same condition is the same set
+                return canonical(condition), inside[:index]
             domain = named.group("domain") or ""
             return ("" if domain in ("", "R", r"\mathbbR") else domain), condition
     return None

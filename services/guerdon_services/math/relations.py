@@ -31,7 +31,7 @@ _MAX_LABEL = 60
 _LABEL = re.compile(
     r"(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|'|\^\{-1\})*\s*(?:\((?P<arguments>[\w\s,\\]*)\))?|\|(?:[A-Z]{1,3}|z)\|"
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*"
-    r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\angle\s*\w+|\\bar \w+|[A-Z](?:\s*\\c[au]p\s*[A-Z])+|\\lim_\{[^{}]*\}.{1,20}"
+    r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\angle\s*\{?\w+\}?|\\bar \w+|[A-Z](?:\s*\\c[au]p\s*[A-Z])+|\\lim_\{[^{}]*\}.{1,20}"
 )
 _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)|[ei]")
 
@@ -74,7 +74,7 @@ def _related(reader: Reader, parts: list[list[Token]], signs: list[str], depth: 
             named = is_label(canonical(parts[0]))
             return _labelled(reader, parts[:2], ["="], depth) if named else reader.read(parts[0], depth + 1)
         return _related(reader, parts[: cut + 1], signs[:cut], depth)
-    if signs == [r"\in"]:
+    if signs == [r"\in"] and is_label(canonical(parts[0])):
         return reader.read(parts[1], depth + 1)
     if set(signs) == {"="}:
         if all(is_label(canonical(part)) for part in parts[:-1]):

@@ -22,6 +22,7 @@ for _dimension, _names in {
         "s sec second": _F(1), "ms millisecond": _F(1, 1000), "min minute": _F(60), "h hr hour": _F(3600),
         "day": _F(86400), "week": _F(604800),
     },
+    "celsius": {"c": _F(1)}, "fahrenheit": {"f": _F(1)},
     "volume": {"l liter litre": _F(1), "ml milliliter millilitre": _F(1, 1000)},
     "money": {"dollar": _F(1), "cent": _F(1, 100)},
 }.items():  # fmt: skip
@@ -115,7 +116,7 @@ def factor(unit: str) -> tuple[str, Fraction] | None:
         words, power = words[1:], 2
     elif words and words[0] in ("cubic", "cu"):
         words, power = words[1:], 3
-    if len(words) == 2 and words[1].strip("^{}") in ("2", "3"):
+    if len(words) == 2 and words[1].strip("^{}").isdigit():
         power = int(words[1].strip("^{}"))
         words = words[:1]
     if len(words) != 1:
