@@ -42,6 +42,8 @@ from guerdon_services.math.values import Values
 #: Items that are compared each with each; longer lists must agree item by item, or be plain numbers.
 _MAX_PAIRED = 40
 _UNINDEXED = re.compile(r"_\d+$")
+#: Seconds of half a day.
+_NOON = 12 * 3600
 _SYNONYMS = {
     r"\emptyset": "empty set",
     "the empty set": "empty set",
@@ -288,13 +290,21 @@ class Comparison:
         if len(gold) > _MAX_PAIRED:
             answer, gold = sorted(answer, key=_by_value), sorted(gold, key=_by_value)
             return self._in_order(answer, gold)
+        if _is_assignment(gold) and not any(isinstance(item, Labelled) for item in answer):
+            return self._in_order(answer, gold)
         left, missing = _rest(answer, gold)
         for wanted in missing:
-            found = next((index for index, item in enumerate(left) if self.same(item, wanted)), None)
+            found = next((index for index, item in enumerate(left) if self._same_item(item, wanted)), None)
             if found is None:
                 return False
             del left[found]
         return True
+
+    def _same_item(self, answer: Shape, gold: Shape) -> bool:
+        """Of a list; a condition there is one on its variable."""
+        if isinstance(answer, Ordered) and isinstance(gold, Ordered) and answer.variable and gold.variable:
+            return answer.variable == gold.variable and self.same(answer, gold)
+        return self.same(answer, gold)
 
     def _distinct(self, items: Sequence[Shape]) -> list[Shape]:
         kept: list[Shape] = []
@@ -321,12 +331,12 @@ def _plain(text: str) -> str:
 
 
 def _same_time(answer: Clock, gold: Clock) -> bool:
-    if answer.half and gold.half:
-        return answer.seconds == gold.seconds
-    half_day = 12 * 3600
-    return answer.seconds == gold.seconds or (
-        bool(answer.half or gold.half) and answer.seconds % half_day == gold.seconds % half_day
-    )
+    """Equal, or twelve hours apart where one side does not say which half of the day it means."""
+    if answer.seconds == gold.seconds:
+        return True
+    unsaid = gold if answer.half else answer
+    told = bool(answer.half) == bool(gold.half) or unsaid.seconds > _NOON
+    return not told and answer.seconds % _NOON == gold.seconds % _NOON
 
 
 def _parts(shape: Ratio | Clock | Quantity) -> tuple[Node, ...] | None:
@@ -385,6 +395,12 @@ def _flat(many: Many) -> tuple[Shape, ...]:
 
 def _alone(shape: Shape) -> Shape:
     return shape.items[0] if isinstance(shape, Many) and len(shape.items) == 1 else shape
+
+
+def _is_assignment(items: Sequence[Shape]) -> bool:
+    """Whether each item gives a value to another letter: x = 1, y = 2, but not x_1 = 1, x_2 = 2."""
+    letters = [_UNINDEXED.sub("", item.label) for item in items if isinstance(item, Labelled)]
+    return len(letters) == len(items) > 1 and len(set(letters)) == len(letters)
 
 
 def _rest(answer: Sequence[Shape], gold: Sequence[Shape]) -> tuple[list[Shape], list[Shape]]:

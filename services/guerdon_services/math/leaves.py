@@ -5,11 +5,24 @@ from fractions import Fraction
 
 from guerdon_services.math.expression import Reading, parse
 from guerdon_services.math.lexer import Token, Unreadable
-from guerdon_services.math.shapes import REALS, Based, Clock, Many, Quantity, Ratio, Shape, Words, canonical
-from guerdon_services.math.tree import Apply, Call, Number
-from guerdon_services.math.units import split_unit
+from guerdon_services.math.shapes import (
+    REALS,
+    Based,
+    Clock,
+    Many,
+    Quantity,
+    Ratio,
+    Shape,
+    Words,
+    canonical,
+    literal,
+)
+from guerdon_services.math.tree import Apply, Call, Mul, Node, Number
+from guerdon_services.math.units import multiple, split_unit
 
-_CURRENCY = frozenset("€£¥₹₽₩")
+#: Signs at a value that name its unit.
+_SIGNS = {r"\$": "dollar", "€": "euro", "£": "£", "¥": "¥", "₹": "₹", "₽": "₽", "₩": "₩", "C": "c", "F": "f"}
+_CURRENCY = frozenset(_SIGNS) - {"C", "F"}
 #: What may stand before a value: adverbs, currencies.
 _BEFORE = frozenset(
     {
@@ -41,6 +54,8 @@ _MAX_BASE = 36
 
 def leaf(tokens: list[Token], reading: Reading) -> Shape:
     """One value; `Words` when the tokens are no mathematics."""
+    if len(tokens) > 1 and len(tokens[0].text) > 1 and is_words(tokens):
+        return words(tokens)
     marks = {token.text for token in tokens}
     if not marks.isdisjoint(_SPECIAL):
         special = _special(tokens, marks, reading)
@@ -108,11 +123,20 @@ def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
         if bare and bare[-1].text == "^":
             raise Unreadable("an exponent that is a word")
     node = parse(bare, reading)
+    if unit and multiple(unit[0].text.split()[0]):
+        node, unit = _multiplied(node, unit)
     name = "" if "ordinal" in marks else canonical(unit).replace("\\text", "").strip("{}")
-    scale = marks & {"C", "F"}
-    if scale:
-        name = scale.pop()
-    return Quantity(node, name, percent="%" in marks, degrees="°" in marks)
+    signs = [_SIGNS[mark] for mark in marks if mark in _SIGNS]
+    return Quantity(node, name or "".join(signs), percent="%" in marks, degrees="°" in marks)
+
+
+def _multiplied(node: Node, unit: list[Token]) -> tuple[Node, list[Token]]:
+    """`5 million dollars` as 5,000,000 dollars."""
+    word, _, rest = unit[0].text.partition(" ")
+    shown = literal(node)
+    scale = Fraction(multiple(word))
+    node = Mul((Number(scale), node)) if shown is None else Number(shown.value * scale)
+    return node, [unit[0]._replace(text=rest), *unit[1:]] if rest else unit[1:]
 
 
 def _is_bare(tokens: list[Token]) -> bool:
@@ -124,11 +148,10 @@ def _is_bare(tokens: list[Token]) -> bool:
 
 def _stripped(tokens: list[Token], angle: bool) -> tuple[list[Token], set[str]]:
     """The tokens without currency, degree and percent signs, ordinal suffixes and adverbs around them."""
+    marks = {token.text for token in tokens if token.text in _CURRENCY}
+    tokens = [token for token in tokens if token.text not in _CURRENCY] if marks else tokens
     start, end = 0, len(tokens)
-    marks: set[str] = set()
-    while start < end and (
-        tokens[start].text in _CURRENCY or tokens[start].text.lower().rstrip(".") in _BEFORE
-    ):
+    while start < end and tokens[start].text.lower().rstrip(".") in _BEFORE:
         start += 1
     while end > start:
         width, mark = _mark_before(tokens, end)
@@ -142,8 +165,6 @@ def _stripped(tokens: list[Token], angle: bool) -> tuple[list[Token], set[str]]:
 def _mark_before(tokens: list[Token], end: int) -> tuple[int, str]:
     """How many tokens before `end` are a sign that follows a value, and which."""
     last = tokens[end - 1]
-    if last.text in _CURRENCY:
-        return 1, "currency"
     if last.text == "%":
         return 1, "%"
     if last.text in ("°", r"\circ"):
@@ -168,12 +189,9 @@ def _mark_before(tokens: list[Token], end: int) -> tuple[int, str]:
 def _based(tokens: list[Token]) -> Based | None:
     """`101_2`, `1A_{16}`."""
     cut = next((index for index, token in enumerate(tokens) if token.text == "_"), 0)
-    if (
-        not cut
-        or any(token.grouped for token in tokens)
-        or not any(token.kind in ("number", "text") for token in tokens[:cut])
-    ):
+    if not cut or any(token.grouped for token in tokens):
         return None
+    lettered = not any(token.kind in ("number", "text") for token in tokens[:cut])
     base = [token.text for token in tokens[cut + 1 :] if token.text not in "{}()"]
     digits = "".join(token.text for token in tokens[:cut] if token.text not in "{}()").upper()
     if (
@@ -185,6 +203,8 @@ def _based(tokens: list[Token]) -> Based | None:
     number = int(base[0])
     if not 2 <= number <= _MAX_BASE or any(int(digit, _MAX_BASE) >= number for digit in digits):
         return None
+    if lettered and (len(digits) < 2 or "".join(token.text for token in tokens[:cut]) != digits):
+        return None  # a variable with an index
     return Based(digits.lstrip("0") or "0", number)
 
 

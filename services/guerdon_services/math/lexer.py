@@ -24,7 +24,7 @@ _LEXEME = re.compile(
     r"|\\(?P<environment>begin|end)\s*\{\s*(?P<name>[a-zA-Z]+)\*?\s*\}(?:\s*\{[lcr|]+\})?"
     r"|\\(?P<command>[a-zA-Z]+)\*?"
     r"|\\(?P<escaped>.)"
-    r"|(?P<grouped>(?<![\d._^])(?<!\d,)[1-9]\d{0,2}(?P<mark>\{(?:,|\\,)\}|,\s*\\!\s*|\\[,;:! ]|,|\s|~)"
+    r"|(?P<grouped>(?<![\d._^])[1-9]\d{0,2}(?P<mark>\{(?:,|\\,)\}|,\s*\\!\s*|\\[,;:! ]|,|\s|~)"
     r"\d{3}(?:(?P=mark)\d{3})*(?:\.\d+)?(?!\d)(?!(?P=mark)\d)(?!\s*/))"
     r"|(?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+(?![\d.]))?|\.\d+)"
     r"|(?P<word>[^\W\d_]+)"
@@ -135,7 +135,8 @@ class _Lexer:
     def _grouped(self, match: re.Match[str]) -> None:
         """A number such as 1,234,567: between brackets a plain comma separates."""
         found, comma = match.group(), match.group("mark") == ","
-        if comma and (self._depth or not self._thousands):
+        in_list = re.fullmatch(r"\d,", self._text[max(0, match.start() - 2) : match.start()])
+        if comma and (self._depth or not self._thousands or in_list):
             first = re.compile(r"\d+").match(self._text, match.start())
             assert first  # the group begins with a digit
             self._at = first.end()
@@ -189,6 +190,8 @@ class _Lexer:
             self._add("mark", "|")
         elif character in "%#&_":
             self._add("mark", character)
+        elif character == "$":
+            self._add("mark", r"\$")
 
     def _environment(self, match: re.Match[str]) -> None:
         self._depth += 1 if match.group("environment") == "begin" else -1
@@ -265,7 +268,7 @@ class _Lexer:
         elif not any(character.isalnum() for character in word):
             self._at = braced.end()
             self._spaced = True
-            if word in _CURRENCY:
+            if word in _CURRENCY or word == r"\$":
                 self._add("mark", word)
         elif name != "mathrm" and _SIMPLE.fullmatch(inside):
             self._at = braced.start(1) - 1  # braces and all: read as mathematics

@@ -24,7 +24,8 @@ for _dimension, _names in {
     },
     "celsius": {"c": _F(1)}, "fahrenheit": {"f": _F(1)},
     "volume": {"l liter litre": _F(1), "ml milliliter millilitre": _F(1, 1000)},
-    "money": {"dollar": _F(1), "cent": _F(1, 100)},
+    "dollars": {"dollar usd": _F(1), "cent": _F(1, 100)}, "euros": {"euro eur": _F(1)},
+    "sterling": {"gbp": _F(1)}, "yuan": {"yuan rmb cny": _F(1)},
 }.items():  # fmt: skip
     for _spellings, _factor in _names.items():
         for _name in _spellings.split():
@@ -37,10 +38,23 @@ _SHORT = frozenset(
         "kW", "Hz", "kJ", "Pa", "eV", "mol", "rad", "deg", "pm", "am", "st", "nd", "rd", "th", "sq", "cu",
     }
 )  # fmt: skip
+_RAISING = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_SPELLED = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "kmph": "km/h"}
+_MULTIPLES = {
+    "hundred": 10**2,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+    "dozen": 12,
+}
+_PART = re.compile(r"([/*]?)\s*([a-z]+)\s*\^?\s*(-?\d+)?")
+_MAX_POWER = 9
 _NO_UNIT = frozenset(
     {
         "and", "or", "not", "if", "for", "when", "where", "is", "are", "was", "wrong", "incorrect", "false", "either",
         "maybe", "perhaps", "unless", "plus", "minus", "times", "i", "e",
+        "squared", "cubed", "factorial", "mod", "modulo", "less", "more", "choose",
     }
 )  # fmt: skip
 #: What only a value has; m/s^2 is none.
@@ -109,20 +123,34 @@ def _fraction_before(tokens: list[Token], end: int) -> int:
 
 
 def factor(unit: str) -> tuple[str, Fraction] | None:
-    """The dimension of a unit and its size in the base unit: cm^2 is (length^2, 1/10000); None for unknown ones."""
-    words = re.findall(r"[A-Za-z]+|\^?\{?\d\}?", unit.lower())
-    power = 1
-    if words and words[0] in ("square", "sq"):
-        words, power = words[1:], 2
-    elif words and words[0] in ("cubic", "cu"):
-        words, power = words[1:], 3
-    if len(words) == 2 and words[1].strip("^{}").isdigit():
-        power = int(words[1].strip("^{}"))
-        words = words[:1]
-    if len(words) != 1:
-        return None
-    known = _TABLE.get(words[0]) or _TABLE.get(words[0].removesuffix("s"))
-    if known is None:
-        return None
-    dimension, size = known
-    return (dimension if power == 1 else f"{dimension}^{power}", size**power)
+    """The dimension of a unit and its size in base units: km/h is (length^1 time^-1, 5/18); None for unknown ones."""
+    powers: dict[str, int] = {}
+    size = _F(1)
+    sign, pending = 1, 1
+    for sign_text, word, power in _PART.findall(_spelled_out(unit)):
+        sign = -1 if sign_text == "/" else sign
+        if word in _RAISING:
+            pending = _RAISING[word]
+            continue
+        known = _TABLE.get(word) or _TABLE.get(word.removesuffix("s"))
+        if known is None:
+            return None
+        exponent = sign * (int(power) if power else pending)
+        pending = 1
+        if abs(exponent) > _MAX_POWER:
+            return None
+        powers[known[0]] = powers.get(known[0], 0) + exponent
+        size *= known[1] ** exponent
+    named = " ".join(f"{dimension}^{power}" for dimension, power in sorted(powers.items()) if power)
+    return (named, size) if named else None
+
+
+def _spelled_out(unit: str) -> str:
+    text = re.sub(r"\\text|[{}\s]+", " ", unit).lower()
+    text = re.sub(r"\bper\b", "/", text)
+    return " ".join(_SPELLED.get(word, word) for word in text.split())
+
+
+def multiple(word: str) -> int:
+    """What a word of number before a unit multiplies by; 0 for other words."""
+    return _MULTIPLES.get(word.lower(), 0)
