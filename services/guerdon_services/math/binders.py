@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from guerdon_services.math.lexer import END, Unreadable
+from guerdon_services.math.lexer import END, Token, Unreadable
 from guerdon_services.math.tree import Bound, Constant, Node, Symbol, rebuilt
 
 if TYPE_CHECKING:
@@ -32,11 +32,24 @@ def _over(parser: Parser, kind: Literal["sum", "prod", "lim"]) -> Node:
     parser.expect("{")
     variable = _variable(parser)
     parser.expect(r"\to" if kind == "lim" else "=")
+    if kind == "lim":
+        _drop_side(parser)
     low = parser.sum()
     parser.expect("}")
     high = parser.argument(whole_numbers=True) if kind != "lim" and parser.accept("^") else None
     body = parser.product()
     return Bound(kind, variable, low, high, _free(body, variable))
+
+
+def _drop_side(parser: Parser) -> None:
+    """Without the side from which a limit is taken: 0^+."""
+    for index in range(parser.at, len(parser.tokens) - 2):
+        texts = [token.text for token in parser.tokens[index : index + 4]]
+        if texts[0] == "^" and texts[1] in ("+", "-") and texts[2] == "}":
+            del parser.tokens[index : index + 2]
+            return
+        if texts[0] == "}":
+            return
 
 
 def _integral(parser: Parser) -> Node:
@@ -68,6 +81,13 @@ def _differential(parser: Parser) -> int:
             depth += 1
         elif token.text in ("}", ")", "]"):
             depth -= 1
+        elif depth == 0 and token.kind == "word" and _ends_in_differential(token.text):
+            cut = len(token.text) - 2
+            parser.tokens[index : index + 1] = [
+                token._replace(text=token.text[:cut]),
+                Token("word", token.text[cut:]),
+            ]
+            return index + 1
         elif depth == 0 and token.kind == "word" and token.text.startswith("d"):
             following = parser.tokens[index + 1] if index + 1 < len(parser.tokens) else None
             if len(token.text) == 2 or (
@@ -75,6 +95,11 @@ def _differential(parser: Parser) -> int:
             ):
                 return index
     raise Unreadable("cannot read an integral without dx")
+
+
+def _ends_in_differential(word: str) -> bool:
+    """Whether letters end in a differential: xdx."""
+    return 2 < len(word) < 6 and word[-2] == "d"
 
 
 def _variable(parser: Parser) -> str:

@@ -8,7 +8,12 @@ from guerdon_services.math.decision import Decision
 _LETTER = re.compile(r"[A-J]")
 _LETTERS = re.compile(r"[A-J]{1,10}")
 _CHOSEN = re.compile(
-    r"(?:option|choice|answer)?:?\s*[(\[]?\s*([A-J])\s*[)\]]?(?:$|[.:)]\s*.*)", re.IGNORECASE
+    r"(?:option|choice|answer)?:?\s*[(\[]?\s*([A-J])\s*[)\]]?(?:$|[.:)]\s*(?P<rest>.*))", re.IGNORECASE
+)
+#: After a choice: another one, or that it is none.
+_TAKEN_BACK = re.compile(
+    r"(?:^|[\s(\[,;:.])(?:[B-J]|A(?!\s*[a-z]))(?:[\s)\].,;:]|$)"
+    r"|^\s*(?:is\s*)?(?:not|wrong|incorrect|false|no)(?![a-z])"
 )
 _FIRST = frozenset("ABCDEFGHIJ({")
 _ALONE = re.compile(r"[(\[]?\s*[A-J]\s*[)\].]?")
@@ -35,11 +40,13 @@ def _plain(text: str) -> str:
 
 def _letter(said: str, wanted: str, in_words: bool) -> Decision | None:
     """A reference that is a letter."""
+    wanted = wanted.strip("()[]")
     if not _LETTER.fullmatch(wanted):
         return None
     found = _CHOSEN.fullmatch(said)
     if found:
-        return Decision(found.group(1).upper() == wanted, "string", "choice letter")
+        single = not _TAKEN_BACK.search(found.group("rest") or "")
+        return Decision(single and found.group(1).upper() == wanted, "string", "choice letter")
     return Decision(False, "string", f"not the choice {wanted}") if in_words else None
 
 

@@ -6,18 +6,14 @@ from fractions import Fraction
 
 from guerdon_services.math.decision import UnreadableReference
 from guerdon_services.math.equations import known_equal, meet, same_equation, solved, solves
-from guerdon_services.math.quantities import same_quantity
 from guerdon_services.math.realsets import same_sets
-from guerdon_services.math.relations import MIRRORED
+from guerdon_services.math.relations import MIRRORED, is_denial
 from guerdon_services.math.shapes import (
-    Based,
-    Clock,
     Labelled,
     Many,
     Matrix,
     Ordered,
     Quantity,
-    Ratio,
     Relation,
     Restricted,
     Shape,
@@ -26,14 +22,11 @@ from guerdon_services.math.shapes import (
     is_interval,
     is_listed,
     literal,
-    quantity,
 )
+from guerdon_services.math.singles import same_single
 from guerdon_services.math.tree import (
-    ZERO,
-    Mul,
     Node,
     Symbol,
-    quotient,
     substitute,
     symbols,
 )
@@ -42,15 +35,6 @@ from guerdon_services.math.values import Values
 #: Items that are compared each with each; longer lists must agree item by item, or be plain numbers.
 _MAX_PAIRED = 40
 _UNINDEXED = re.compile(r"_\d+$")
-#: Seconds of half a day.
-_NOON = 12 * 3600
-_SYNONYMS = {
-    r"\emptyset": "empty set",
-    "the empty set": "empty set",
-    "no solution": "empty set",
-    "no solutions": "empty set",
-    "none": "empty set",
-}
 
 
 class Comparison:
@@ -90,55 +74,11 @@ class Comparison:
             return self._without(answer, gold)
         if isinstance(gold, Many | Ordered) or isinstance(answer, Many | Ordered):
             return self._collection(answer, gold)
-        return self._single(answer, gold)
+        return same_single(self.values, answer, gold)
 
     def equal(self, left: Node, right: Node) -> bool:
         """Whether two expressions are known to be equal."""
         return known_equal(self.values, left, right)
-
-    # Single values
-
-    def _single(self, answer: Shape, gold: Shape) -> bool:
-        match answer, gold:
-            case Words(), Words():
-                return self._words(answer, gold)
-            case (_, Words(text, unread)):
-                if unread:
-                    raise UnreadableReference(f"cannot be read: {text[:80]!r}")
-                return False
-            case Quantity(), Quantity():
-                return same_quantity(self.values, answer, gold)
-            case Based(), Based():
-                return int(answer.digits, answer.base) == int(gold.digits, gold.base)
-            case (Clock(), Clock()):
-                return _same_time(answer, gold)
-            case (Ratio() | Clock() | Quantity(), Ratio() | Clock() | Quantity()):
-                return self._ratio(answer, gold)
-            case _:
-                return False
-
-    @staticmethod
-    def _words(answer: Words, gold: Words) -> bool:
-        if same_words(answer, gold):
-            return True
-        if gold.unread:
-            raise UnreadableReference(f"cannot be read: {gold.text[:80]!r}")
-        return False
-
-    def _ratio(self, answer: Ratio | Clock | Quantity, gold: Ratio | Clock | Quantity) -> bool:
-        given, wanted = _parts(answer), _parts(gold)
-        if given is None and wanted is not None and isinstance(answer, Quantity):
-            return len(wanted) == 2 and same_quantity(self.values, answer, quantity(quotient(*wanted)))
-        if wanted is None and given is not None and isinstance(gold, Quantity):
-            return len(given) == 2 and same_quantity(self.values, quantity(quotient(*given)), gold)
-        if given is None or wanted is None or len(given) != len(wanted):
-            return False
-        if any(self.equal(part, ZERO) for part in (*given, *wanted)):
-            return all(map(self.equal, given, wanted))
-        return all(
-            self.equal(Mul((one, wanted[0])), Mul((other, given[0])))
-            for one, other in zip(given, wanted, strict=True)
-        )
 
     # Relations
 
@@ -201,7 +141,7 @@ class Comparison:
             if set(answer.signs) == {"="}:
                 # "3 * 4 = 12": every side that is a number must agree with the last one, or the answer hedges.
                 *sides, last = answer.parts
-                return all(_has_variable(side) or self.same(side, last) for side in sides) and self.same(
+                return all(_is_name(side) or self._agree(side, last) for side in sides) and self.same(
                     last, gold
                 )
         return False
@@ -251,6 +191,8 @@ class Comparison:
         if isinstance(gold, Ordered) and isinstance(answer, Ordered):
             brackets = (answer.left, answer.right), (gold.left, gold.right)
             same_kind = len(gold.items) != 2 or brackets[0] == brackets[1]
+            if answer.variable and gold.variable and answer.variable != gold.variable:
+                return False
             return same_kind and self._in_order(answer.items, gold.items)
         for many, ordered in ((answer, gold), (gold, answer)):
             if isinstance(many, Many) and isinstance(ordered, Ordered):
@@ -300,6 +242,13 @@ class Comparison:
             del left[found]
         return True
 
+    def _agree(self, one: Shape, other: Shape) -> bool:
+        """Whether two parts of one side are the same; what cannot be read there is no fault of the reference."""
+        try:
+            return self.same(one, other)
+        except UnreadableReference:
+            return False
+
     def _same_item(self, answer: Shape, gold: Shape) -> bool:
         """Of a list; a condition there is one on its variable."""
         if isinstance(answer, Ordered) and isinstance(gold, Ordered) and answer.variable and gold.variable:
@@ -309,7 +258,7 @@ class Comparison:
     def _distinct(self, items: Sequence[Shape]) -> list[Shape]:
         kept: list[Shape] = []
         for item in items:
-            if len(kept) > _MAX_PAIRED or not any(self.same(item, other) for other in kept):
+            if len(kept) > _MAX_PAIRED or not any(self._agree(item, other) for other in kept):
                 kept.append(item)
         return kept
 
@@ -320,34 +269,14 @@ class Comparison:
         return False
 
 
-def same_words(answer: Words, gold: Words) -> bool:
-    """Whether two texts say the same, articles aside."""
-    return _plain(answer.text) == _plain(gold.text)
-
-
-def _plain(text: str) -> str:
-    text = text.removeprefix("the ").removeprefix("a ").removeprefix("an ")
-    return _SYNONYMS.get(text, text)
-
-
-def _same_time(answer: Clock, gold: Clock) -> bool:
-    """Equal, or twelve hours apart where one side does not say which half of the day it means."""
-    if answer.seconds == gold.seconds:
-        return True
-    unsaid = gold if answer.half else answer
-    told = bool(answer.half) == bool(gold.half) or unsaid.seconds > _NOON
-    return not told and answer.seconds % _NOON == gold.seconds % _NOON
-
-
-def _parts(shape: Ratio | Clock | Quantity) -> tuple[Node, ...] | None:
-    return None if isinstance(shape, Quantity) else shape.parts
-
-
 def _reversed(relation: Relation) -> tuple[tuple[Shape, ...], tuple[str, ...]]:
     return relation.parts[::-1], tuple(MIRRORED.get(sign, "") for sign in reversed(relation.signs))
 
 
-def _has_variable(side: Shape) -> bool:
+def _is_name(side: Shape) -> bool:
+    """Whether a side of a chain only names what the others are the value of."""
+    if isinstance(side, Words):
+        return not is_denial(side.text)
     return not isinstance(side, Quantity) or bool(symbols(side.node))
 
 
@@ -394,7 +323,8 @@ def _flat(many: Many) -> tuple[Shape, ...]:
 
 
 def _alone(shape: Shape) -> Shape:
-    return shape.items[0] if isinstance(shape, Many) and len(shape.items) == 1 else shape
+    alone = isinstance(shape, Many) and len(shape.items) == 1 and not isinstance(shape.items[0], Words)
+    return shape.items[0] if alone and isinstance(shape, Many) else shape
 
 
 def _is_assignment(items: Sequence[Shape]) -> bool:

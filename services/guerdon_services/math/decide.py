@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 from guerdon_services.math.choices import chosen
-from guerdon_services.math.compare import same_words
 from guerdon_services.math.dates import parse_date, same_date
 from guerdon_services.math.decision import Decision, UnreadableReference
 from guerdon_services.math.leaves import is_words, said, words
@@ -12,6 +11,7 @@ from guerdon_services.math.lexer import Unreadable
 from guerdon_services.math.reader import split_list
 from guerdon_services.math.readings import Side, decide_meaning, tokens_of
 from guerdon_services.math.shapes import canonical
+from guerdon_services.math.singles import same_words
 from guerdon_services.math.values import Values
 
 #: Characters of a normalised text that a decision repeats.

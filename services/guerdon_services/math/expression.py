@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from guerdon_services.math import binders, functions
+from guerdon_services.math import commands, functions
 from guerdon_services.math.lexer import END, Token, Unreadable
 from guerdon_services.math.numerals import letter, number, primed, with_index
 from guerdon_services.math.tree import (
@@ -20,7 +20,6 @@ from guerdon_services.math.tree import (
     Symbol,
     negated,
     quotient,
-    root,
 )
 
 #: Levels of nesting of one expression.
@@ -353,33 +352,11 @@ class Parser:
             return self._absolute()
         if text in _LETTERS or text.startswith(r"\bar"):
             self.at += 1
+            if text == r"\Gamma" and self.peek() == "(":
+                return Call("gamma", functions.arguments(self))
             return self._indexed(text)
         self.at += 1
-        return self._command(text)
-
-    def _command(self, text: str) -> Node:
-        match text:
-            case r"\frac":
-                return quotient(self.argument(), self.argument())
-            case r"\binom":
-                return Call("binomial", (self.argument(), self.argument()))
-            case r"\sqrt":
-                return self._root()
-            case r"\pi":
-                return Constant("pi")
-            case r"\infty":
-                return Constant("infinity")
-            case r"\sum" | r"\prod" | r"\int" | r"\lim":
-                return binders.bound(self, text)
-            case _:
-                raise Unreadable(f"cannot read {text!r}")
-
-    def _root(self) -> Node:
-        degree: Node = Number(Fraction(2))
-        if self.peek() == "[":
-            degree = self.group()
-        node = self.group() if self.peek() in ("(", "[") else self.argument(whole_numbers=True)
-        return root(node, degree)
+        return commands.command(self, text)
 
     def _absolute(self) -> Node:
         self.at += 1

@@ -307,6 +307,8 @@ class _Lexer:
         if sign:
             self._at = sign.end()
             self._add("mark", r"\neq" if sign.group(1) == "=" else rf"\not{sign.group(1)[1:]}")
+        else:
+            self._add("mark", r"\not")
 
     def _named_set(self) -> None:
         letter = re.compile(r"\s*(?:\{\s*([A-Z])\s*\}|([A-Z]))(?:\s*[\^_]\s*\{?\s*([+*-])\s*\}?)?").match(

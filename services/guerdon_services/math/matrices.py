@@ -115,7 +115,7 @@ def _times(scalars: list[Node], cell: Shape) -> Shape:
 
 def _determinant(rows: tuple[tuple[Shape, ...], ...]) -> Node:
     """The determinant, developed along the first row."""
-    if len(rows) > _MAX_DETERMINANT or any(len(row) != len(rows) for row in rows):
+    if not 1 <= len(rows) <= _MAX_DETERMINANT or any(len(row) != len(rows) for row in rows):
         raise Unreadable("a determinant of what is no small square")
     first = [cell.node for cell in rows[0] if isinstance(cell, Quantity)]
     if len(first) != len(rows):

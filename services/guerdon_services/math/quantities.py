@@ -3,8 +3,18 @@
 from fractions import Fraction
 
 from guerdon_services.math.shapes import Quantity, literal
-from guerdon_services.math.tree import Constant, Mul, Node, Number, Symbol, quotient, symbols, walk
-from guerdon_services.math.units import factor
+from guerdon_services.math.tree import (
+    Constant,
+    Mul,
+    Node,
+    Number,
+    Symbol,
+    quotient,
+    substitute,
+    symbols,
+    walk,
+)
+from guerdon_services.math.units import contradict, factor
 from guerdon_services.math.values import Values
 
 #: Significant digits with which a decimal may stand for a number that has no finite decimal form.
@@ -13,6 +23,8 @@ _CLOSE_DIGITS = 6
 _ROUNDED_DIGITS = 3
 #: Largest relative difference that this rounding may hide.
 _ROUNDED_RELATIVE = Fraction(2, 1000)
+#: Letters that stand for a constant of integration, and for any integer.
+_CONSTANTS, _INTEGERS = frozenset("CcKD"), frozenset("klmn")
 _HUNDRED = Number(Fraction(100))
 
 
@@ -32,7 +44,11 @@ def same_quantity(values: Values, answer: Quantity, gold: Quantity) -> bool:
     if answer.degrees != gold.degrees and _same_angle(values, answer, gold):
         return True
     if answer.percent == gold.percent:
-        return _same(values, answer.node, gold.node) or _same_unit_letter(values, answer, gold)
+        return (
+            _same(values, answer.node, gold.node)
+            or _same_unit_letter(values, answer, gold)
+            or _same_parameter(values, answer.node, gold.node)
+        )
     # A percent sign on one side only may also be a unit that the other left out: 10 and 10% agree, and 0.1 and
     # 10%, but never 10 and 0.1.
     if answer.percent:
@@ -44,6 +60,8 @@ def _units(answer: Quantity, gold: Quantity) -> Quantity | None:
     """The answer in the unit of the reference where both name one that is known; None when they cannot agree."""
     if not answer.unit or not gold.unit or answer.unit == gold.unit:
         return answer
+    if contradict(answer.unit, gold.unit):
+        return None
     given, wanted = factor(answer.unit), factor(gold.unit)
     if given is None or wanted is None or given == wanted:
         return answer
@@ -76,6 +94,20 @@ def _same_unit_letter(values: Values, answer: Quantity, gold: Quantity) -> bool:
             case _:
                 pass
     return False
+
+
+def _same_parameter(values: Values, answer: Node, gold: Node) -> bool:
+    """`x + C` and `x + c`, `2k\\pi` and `2n\\pi`: a free constant, or an integer beside pi, has no name of its own."""
+    if isinstance(answer, Symbol) or isinstance(gold, Symbol):
+        return False
+    free, wanted = symbols(answer) - symbols(gold), symbols(gold) - symbols(answer)
+    if len(free) != 1 or len(wanted) != 1:
+        return False
+    (old,), (new,) = free, wanted
+    turns = {old, new} <= _INTEGERS and all(Constant("pi") in walk(node) for node in (answer, gold))
+    if not turns and not {old, new} <= _CONSTANTS:
+        return False
+    return values.equal(substitute(answer, old, Symbol(new)), gold) is True
 
 
 def _measures(name: str, unit: str) -> bool:

@@ -10,7 +10,7 @@ from guerdon_services.math.expression import READINGS, Reading
 from guerdon_services.math.leaves import leaf, words
 from guerdon_services.math.lexer import Token, Unreadable
 from guerdon_services.math.numerals import number
-from guerdon_services.math.relations import SIGNS, related
+from guerdon_services.math.relations import SIGNS, is_denial, related
 from guerdon_services.math.shapes import (
     REALS,
     ZERO_UP,
@@ -38,7 +38,7 @@ _STRUCTURAL = frozenset(
 ) - {"{", "}"}
 _NAMED_SETS = frozenset(rf"\mathbb{letter}{sign}" for letter in "RQZNC" for sign in ("", "+", "-", "*"))
 _TAIL_WORDS = frozenset(["for all", "for any", "for every", "for each", "where"])
-_INTRODUCTION = re.compile(r"^(?!.*\bnot\b).*(?:\bis|\bare|:|=)$", re.IGNORECASE)
+_INTRODUCTION = re.compile(r".*(?:\bis|\bare|:|=)$", re.DOTALL)
 _TRAILING, _LEADING = frozenset({".", ";", ",", "\\", r"\\", "*", "_"}), frozenset({"*", ",", ";"})
 _ANSWER_WORDS = frozenset(["the", "final", "answer", "is"])
 
@@ -115,7 +115,7 @@ class Reader:
             built = _set_builder(inside)
             if built:
                 domain, condition = built
-                shape = self.read(condition, depth + 1)
+                shape = _unnamed(self.read(condition, depth + 1))
                 return Restricted(domain, shape) if domain else shape
         items = split(inside, {",", ";"})
         if len(items) == 1 and (left, right) in (("(", ")"), ("[", "]")) and items[0]:
@@ -276,11 +276,14 @@ def _introduction(tokens: list[Token]) -> int:
     """How many tokens at the start only introduce the answer."""
     if not tokens:
         return 0
-    if tokens[0].kind == "text" and len(tokens) > 1 and _INTRODUCTION.match(tokens[0].text):
-        return 1
+    if tokens[0].kind == "text" and len(tokens) > 1:
+        text = tokens[0].text.lower()
+        if text in ("if", "when", "for") or (_INTRODUCTION.match(text) and not is_denial(text)):
+            return 1
     named = len(list(takewhile(lambda token: token.kind in ("word", "text"), tokens)))
     if (
         named
+        and not is_denial(" ".join(token.text for token in tokens[:named]))
         and len(tokens) > named + 1
         and tokens[named].text == ":"
         and len("".join(t.text for t in tokens[:named])) > 2
@@ -297,6 +300,13 @@ def _introduction(tokens: list[Token]) -> int:
     return count if count < len(tokens) else 0
 
 
+def _unnamed(shape: Shape) -> Shape:
+    """A set without the name of the variable that builds it."""
+    if isinstance(shape, Ordered):
+        return Ordered(shape.left, shape.right, shape.items)
+    return Many(shape.kind, tuple(map(_unnamed, shape.items))) if isinstance(shape, Many) else shape
+
+
 def _is_point(tokens: list[Token]) -> bool:
     """`P(3, -1)`."""
     named = (
@@ -311,7 +321,8 @@ def _without_tail(tokens: list[Token]) -> list[Token]:
         if index and token.kind in ("text", "word"):
             following = tokens[index + 1].text if index + 1 < len(tokens) else ""
             said = f"{token.text} {following}".lower() if token.kind == "word" else token.text.lower()
-            if any(said == tail or said.startswith(f"{tail} ") for tail in _TAIL_WORDS):
+            ends = any(said == tail or said.startswith(f"{tail} ") for tail in _TAIL_WORDS)
+            if ends and not any(rest.text == "=" for rest in tokens[index:]):
                 return unwrapped(tokens[:index])
     return tokens
 
@@ -319,7 +330,8 @@ def _without_tail(tokens: list[Token]) -> list[Token]:
 def _is_domain(tokens: list[Token]) -> bool:
     """`k \\in \\mathbb{Z}`, `C is a constant`."""
     texts = [token.text for token in tokens]
-    return len(texts) >= 3 and texts[1] == r"\in" and texts[2] in _NAMED_SETS and len(texts) == 3
+    named = len(texts) == 3 and tokens[0].kind != "number"
+    return named and texts[1] == r"\in" and texts[2] in _NAMED_SETS
 
 
 def _set_builder(inside: list[Token]) -> tuple[str, list[Token]] | None:

@@ -33,6 +33,7 @@ _LABEL = re.compile(
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*"
     r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\angle\s*\{?\w+\}?|\\bar \w+|[A-Z](?:\s*\\c[au]p\s*[A-Z])+|\\lim_\{[^{}]*\}.{1,20}"
 )
+_DENIAL = re.compile(r"(?i)(?<![a-z])(?:not|isn|aren|wrong|incorrect|never|except|unequal)(?![a-z])")
 _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)|[ei]")
 
 
@@ -45,7 +46,7 @@ def related(reader: Reader, tokens: list[Token], depth: int) -> Shape | None:
         if len(signs) == 1 and signs[0] in ("=", r"\approx", r"\in"):
             return reader.read(parts[1], depth + 1)
         if len(signs) == 1:
-            return None
+            return _half_line(reader.read(parts[1], depth + 1), signs[0], "")
         parts, signs = parts[1:], signs[1:]
     return _related(reader, parts, signs, depth)
 
@@ -67,9 +68,17 @@ def _split(tokens: list[Token]) -> tuple[list[list[Token]], list[str]]:
     return parts, signs
 
 
-def _related(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Shape:
+def _other_integers(one: list[Token], other: list[Token]) -> bool:
+    """7 \\approx 8: two integers are not about the same."""
+    whole = len(one) == len(other) == 1 and one[0].text.isdigit() and other[0].text.isdigit()
+    return whole and one[0].text != other[0].text
+
+
+def _related(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Shape | None:
     if r"\approx" in signs:
         cut = signs.index(r"\approx")
+        if cut == 0 and _other_integers(parts[0], parts[1]):
+            return None
         if cut == 0:
             named = is_label(canonical(parts[0]))
             return _labelled(reader, parts[:2], ["="], depth) if named else reader.read(parts[0], depth + 1)
@@ -105,10 +114,17 @@ def label_key(label: str) -> str:
     return re.sub(r"\\text|[\s{}]", "", label)
 
 
+def is_denial(text: str) -> bool:
+    """Whether words say that something is not so."""
+    return _DENIAL.search(text) is not None
+
+
 def is_label(text: str) -> bool:
     """Whether a text is a name that a value can be given: a variable, f(x), |AB|, (x, y)."""
-    text = re.sub(r"\\text\{([^{}]*)\}", r" \1", text).strip()
-    return len(text) <= _MAX_LABEL and _LABEL.fullmatch(text) is not None and not _CONSTANT.fullmatch(text)
+    text = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", text).strip()
+    if len(text) > _MAX_LABEL or _CONSTANT.fullmatch(text) or _DENIAL.search(text):
+        return False
+    return _LABEL.fullmatch(text) is not None
 
 
 def _interval(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Shape | None:

@@ -1,7 +1,7 @@
 """What an answer can be: a quantity, an interval, a set, a tuple, a relation, a matrix, words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeGuard
 
 from guerdon_services.math.lexer import Token
@@ -70,7 +70,7 @@ class Ordered:
     left: str
     right: str
     items: "tuple[Shape, ...]"
-    variable: str = field(default="", compare=False)
+    variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def canonical(tokens: Sequence[Token]) -> str:
     for index, token in enumerate(tokens):
         text = rf"\text{{{token.text}}}" if token.kind == "text" else token.text
         if token.kind == "environment":
-            text = rf"\{'end' if token.text == 'end' else 'begin{' + token.text + '}'}"
+            text = r"\end{matrix}" if token.text == "end" else rf"\begin{{{token.text}}}"
         previous = parts[-1][-1] if index else ""
         apart = (previous.isalnum() and text[0].isalnum()) and (
             token.spaced or tokens[index - 1].kind != "number"

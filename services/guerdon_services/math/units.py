@@ -22,6 +22,9 @@ for _dimension, _names in {
         "s sec second": _F(1), "ms millisecond": _F(1, 1000), "min minute": _F(60), "h hr hour": _F(3600),
         "day": _F(86400), "week": _F(604800),
     },
+    "months": {"month": _F(1), "year yr": _F(12)},
+    "force": {"n newton": _F(1)}, "energy": {"j joule": _F(1), "kj kilojoule": _F(1000)},
+    "power": {"w watt": _F(1), "kw kilowatt": _F(1000)}, "voltage": {"v volt": _F(1)}, "kelvin": {"k kelvin": _F(1)},
     "celsius": {"c": _F(1)}, "fahrenheit": {"f": _F(1)},
     "volume": {"l liter litre": _F(1), "ml milliliter millilitre": _F(1, 1000)},
     "dollars": {"dollar usd": _F(1), "cent": _F(1, 100)}, "euros": {"euro eur": _F(1)},
@@ -48,13 +51,23 @@ _MULTIPLES = {
     "trillion": 10**12,
     "dozen": 12,
 }
+_TURNING = frozenset(
+    {
+        "increase", "decrease", "gain", "loss", "profit", "above", "bc", "ad", "bce", "ce", "north", "south", "east",
+        "west", "more", "less", "up", "down", "left", "right", "before", "after", "clockwise", "counterclockwise",
+        "early", "late", "fewer", "am", "pm",
+    }
+)  # fmt: skip
 _PART = re.compile(r"([/*]?)\s*([a-z]+)\s*\^?\s*(-?\d+)?")
 _MAX_POWER = 9
 _NO_UNIT = frozenset(
     {
         "and", "or", "not", "if", "for", "when", "where", "is", "are", "was", "wrong", "incorrect", "false", "either",
         "maybe", "perhaps", "unless", "plus", "minus", "times", "i", "e",
-        "squared", "cubed", "factorial", "mod", "modulo", "less", "more", "choose",
+        "squared", "cubed", "factorial", "mod", "modulo", "choose", "no", "wait",
+        "actually", "alternatively", "rather", "instead", "otherwise", "except", "below", "halves", "thirds", "quarters"
+    ,
+        "base", "sqrt", "root", "point",
     }
 )  # fmt: skip
 #: What only a value has; m/s^2 is none.
@@ -65,7 +78,12 @@ def is_unit(token: Token) -> bool:
     """Whether a token after a value can only be its unit, or another remark that does not change it."""
     if token.kind == "text":
         words = set(re.findall(r"[^\W\d_]+", token.text.lower()))
-        return bool(words) and not _OF_VALUE.search(token.text) and not words & _NO_UNIT
+        return (
+            bool(words)
+            and not _OF_VALUE.search(token.text)
+            and not words & _NO_UNIT
+            and "," not in token.text
+        )
     if token.kind == "function":
         return token.text in ("min", "sec")
     if token.kind != "word" or token.text.lower() in _NO_UNIT:
@@ -81,6 +99,8 @@ def _is_run(word: str) -> bool:
 def split_unit(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     """The tokens of the value and those of the unit after it."""
     end = len(tokens)
+    if any(token.text == r"\int" for token in tokens):  # dx is no unit
+        return tokens, []
     while end > 1:
         step = _unit_before(tokens, end)
         if not step:
@@ -149,6 +169,12 @@ def _spelled_out(unit: str) -> str:
     text = re.sub(r"\\text|[{}\s]+", " ", unit).lower()
     text = re.sub(r"\bper\b", "/", text)
     return " ".join(_SPELLED.get(word, word) for word in text.split())
+
+
+def contradict(one: str, other: str) -> bool:
+    """Whether of two remarks after a value one has a word that turns it and the other has not: gain, loss."""
+    turning = [set(re.findall(r"[a-z]+", remark.lower())) & _TURNING for remark in (one, other)]
+    return turning[0] != turning[1]
 
 
 def multiple(word: str) -> int:
