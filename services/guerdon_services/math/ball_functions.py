@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable
 
-from flint import acb, arb, ctx, fmpq
+from flint import acb, arb, ctx
 
 from guerdon_services.math.exact import MAX_LOWER, Outside
 
 Ball = arb | acb
 
-#: Decimal places of a value that its text shows.
-_PLACES = 25
+_MAX_DEGREE = 1_000
 
 
 class Unknown(Outside):
@@ -49,10 +48,10 @@ def settled(value: Ball) -> Ball:
 
 
 def integer(value: Ball) -> int | None:
-    """The whole number that a value is, as far as one can tell."""
+    """The whole number that a value is, as far as half of the bits can tell."""
     if isinstance(value, acb) or not value.is_finite() or not value.abs_upper() < arb(2) ** (ctx.prec // 2):
         return None
-    if not value.rad() < arb(2) ** -(ctx.prec // 3):
+    if not value.rad() < arb(2) ** -(ctx.prec // 2):
         return None
     nearest = (value.mid() + arb(1) / 2).floor()
     return whole(nearest) if nearest.is_exact() and value.contains(nearest) else None
@@ -64,17 +63,22 @@ def whole(value: arb) -> int:
     return int(mantissa) << int(exponent)
 
 
-def digits(value: Ball) -> str:
-    """A value as digits: the same for all ways to compute it."""
-    if isinstance(value, acb):
-        return f"{digits(value.real)} {digits(value.imag)}" if not small(value.imag) else digits(value.real)
-    if not value.is_finite() or not value.abs_upper() < arb(2) ** ctx.prec:
+def integer_power(base: Ball, exponent: int) -> Ball:
+    """An integer power. Raises Unknown for an exponent that is huge."""
+    if exponent == -1:
+        return 1 / base
+    if exponent.bit_length() > 256:
         raise Unknown
-    # The offset keeps numbers that are likely off the edges where rounding changes.
-    scaled = value * 10**_PLACES + arb(fmpq(318309886183790671, 10**18))
-    if not scaled.rad() < arb(2) ** -20:
-        raise Unknown
-    return f"{whole(scaled.mid().floor()):x}"
+    return base**exponent
+
+
+def real_root(value: arb, degree: int) -> arb:
+    """A root of a number that is not negative."""
+    if degree == 2:
+        return value.sqrt()
+    if degree > _MAX_DEGREE:
+        return arb(0) if value.is_zero() else (value.log() / degree).exp()
+    return value.root(degree)
 
 
 def _floor(value: arb) -> arb:

@@ -1,8 +1,7 @@
 """Values of expressions as balls: intervals of real numbers, or rectangles of complex ones, with proven bounds."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from hashlib import blake2b
 
 from flint import acb, arb, ctx, fmpq
 
@@ -15,19 +14,36 @@ from guerdon_services.math.ball_functions import (
     Ball,
     NotFinite,
     Unknown,
-    digits,
     integer,
+    integer_power,
     magnitude,
     real,
+    real_root,
     settled,
     whole,
 )
+from guerdon_services.math.ball_points import Point, draw
+from guerdon_services.math.ball_samples import Scene, samples, scene
 from guerdon_services.math.survey import endless
 from guerdon_services.math.tree import Add, Apply, Bound, Call, Constant, Mul, Node, Number, Pow, Symbol
 
+#: Values of the body of a sum, an integral or a limit that must be finite.
+_SAMPLED = 2
 #: Terms of a sum or a product that are evaluated one by one.
 _MAX_TERMS = 3_000
-_MAX_DEGREE = 1_000
+#: Bits to which two values must agree, beyond the size of the numbers that they are made of, to be taken for equal.
+AGREE_BITS = 100
+#: Bits beyond that size that tell whether a value is a whole number.
+_WHOLE_BITS = 60
+#: Functions may agree to a multiple of the bits of their arguments, as sin x and x do near 0. Arguments of a few bits
+#: cannot be that near to a special one.
+_FEW_BITS, _ORDERS = 16, 7
+#: Functions that come near to others at the speed of an exponential function.
+_HYPERBOLIC = ("sinh", "cosh", "tanh", "coth", "sech", "csch")
+#: Functions that ask whether a value is a whole number, or its sign.
+_SETTLING = (*PIECEWISE, "arg", "binomial", "double_factorial")
+#: Functions that are near to others only where their arguments are.
+_PLAIN = (*PIECEWISE, "abs", "re", "im", "conjugate", "arg")
 
 
 class Evaluator:
@@ -36,7 +52,7 @@ class Evaluator:
     Its methods raise Unknown where a value cannot be told, and Outside where that takes too long.
     """
 
-    def __init__(self, point: Callable[[str], arb], budget: exact.Budget) -> None:
+    def __init__(self, point: Point, budget: exact.Budget, seed: str = "") -> None:
         #: Bits that the numbers in the expressions and their values take up before and after the binary point.
         self.size = 0
         #: Whether a real function left the real numbers.
@@ -46,8 +62,12 @@ class Evaluator:
         #: Whether an unknown function was.
         self.unknown = False
         self._point = point
+        self._seed = seed
+        self._sides: tuple[Node, ...] = ()
+        self._scene: Scene | None = None
         self._local: dict[str, arb] = {}
-        self._depth = 0
+        #: Unknown functions, sums and so on, each with the arguments and the values that it had.
+        self._unknowns: dict[str, list[tuple[list[Ball | None], Ball]]] = {}
         self._exact = exact.Evaluator(budget, bits=256)
         self._spend = budget.spend
         scale = ctx.prec / 256
@@ -57,6 +77,7 @@ class Evaluator:
 
     def pair(self, left: Node, right: Node) -> tuple[Ball, Ball]:
         """The values of two expressions; the larger size counts."""
+        self._sides = left, right
         first = self.value(left)
         size, self.size = self.size, 0
         second = self.value(right)
@@ -83,7 +104,10 @@ class Evaluator:
             return self._kept(self._pow(node))
         if isinstance(node, Call):
             self._spend(self._costly)
+            before = self.size
             values = [settled(self.value(part)) for part in node.arguments]
+            if node.name not in _PLAIN:
+                self._weigh(before)
             if node.name == "root":
                 return self._kept(self._root(values[0], node.arguments[1], values[1]))
             return self._kept(self._call(node.name, values))
@@ -92,8 +116,7 @@ class Evaluator:
         if isinstance(node, Apply):
             self.unknown = True
             self._spend(5)
-            parts = [node.name, *[digits(self.value(argument)) for argument in node.arguments]]
-            return seeded(parts, 1, 9)
+            return self._taken(node.name, [self.value(argument) for argument in node.arguments])
         return self._bound(node)
 
     def _number(self, value: Fraction) -> arb:
@@ -113,6 +136,17 @@ class Evaluator:
             count += 1
         self.size = before + longest + count.bit_length()
         return total
+
+    def _weigh(self, before: int) -> None:
+        """Counts what an argument took up once more for each order to which functions may agree there."""
+        excess = self.size - before - _FEW_BITS
+        if excess > 0:
+            self.size += _ORDERS * excess
+
+    def _settles(self) -> None:
+        """Raises Unknown where a number may be nearer to a whole one than can be seen."""
+        if self.size + _WHOLE_BITS > ctx.prec // 2:
+            raise Unknown
 
     def _kept(self, value: Ball) -> Ball:
         """A value, its length counted."""
@@ -136,20 +170,25 @@ class Evaluator:
                 exponent = self._exact.value(node.exponent)
             except exact.Outside:
                 return self._general_power(node)
+        before = self.size
         base = settled(self.value(node.base))
         if exponent.denominator == 1:
-            return _integer_power(base, exponent.numerator)
+            return integer_power(base, exponent.numerator)
         self._spend(self._costly)
         self.size += exponent.numerator.bit_length() + exponent.denominator.bit_length()
+        self._weigh(before)
         return self._fractional_power(base, exponent.numerator, exponent.denominator)
 
     def _general_power(self, node: Pow) -> Ball:
+        before = self.size
         exponent = self.value(node.exponent)
         if node.base == Constant("e"):
+            self._weigh(before)
             return exponent.exp()
         base = settled(self.value(node.base))
+        self._weigh(before)
         if isinstance(exponent, arb) and exponent.is_integer() and exponent.abs_upper() < 1 << 62:
-            return _integer_power(base, whole(exponent))
+            return integer_power(base, whole(exponent))
         if isinstance(base, arb):
             if base > 0:
                 return base**exponent
@@ -166,13 +205,13 @@ class Evaluator:
         if base.contains(0):
             if above < 0:
                 raise NotFinite
-            reach = _real_root(base.abs_upper(), below) ** above
+            reach = real_root(base.abs_upper(), below) ** above
             around = arb(0, reach.abs_upper())
             return base if base.is_zero() else around if below % 2 else acb(around, around)
         if base > 0:
-            return _real_root(base, below) ** above
+            return real_root(base, below) ** above
         if below % 2:
-            return (-_real_root(-base, below)) ** above
+            return (-real_root(-base, below)) ** above
         self.left_reals = True
         return (acb(base).sqrt() if below == 2 else acb(base) ** arb(fmpq(1, below))) ** above
 
@@ -214,26 +253,91 @@ class Evaluator:
             self._exact.local[name] = exact_value
 
     def _opaque(self, node: Bound) -> Ball:
-        """A random value for a sum, an integral or a limit that depends on what it is made of."""
+        """An unknown value for a sum, an integral or a limit: the same for the same values of what it is made of."""
         self.opaque = True
         left = self.left_reals
-        parts = [node.kind, *[self._end(end) for end in (node.low, node.high)]]
-        outer, outer_exact = self._local.get(node.variable), self._exact.local.pop(node.variable, None)
-        self._local[node.variable] = seeded(["variable", str(self._depth)], 0, 1)
-        self._depth += 1
-        parts.append(digits(self.value(node.body)))
-        self._depth -= 1
-        self._restore(node.variable, outer, outer_exact)
+        low, high = self._end(node.low, -1), self._end(node.high, 1)
+        outer, outer_exact = self._local.get(node.variable), self._exact.local.get(node.variable)
+        before, longest = self.size, 0
+        values: list[Ball | None] = []
+        try:
+            self._scene = self._scene or scene(self._sides, self._seed)
+            for value in samples(node.kind, low, high, self._scene):
+                self.size = 0
+                values.append(self._sample(node, value))
+                longest = max(longest, self.size)
+        finally:
+            self._restore(node.variable, outer, outer_exact)
+        self.size = before + longest
         self.left_reals = left
-        return seeded(parts, 1, 9)
+        if sum(value is not None for value in values) < _SAMPLED:
+            raise NotFinite
+        ends = [end for end in (low, high) if not isinstance(end, int)]
+        # An integral without ends is no integral over all numbers.
+        given = [end is not None and endless(end) for end in (node.low, node.high)]
+        return self._taken(f"{node.kind} {given}", ends + values)
 
-    def _end(self, node: Node | None) -> str:
-        if node is None or endless(node):
-            return f"end {node and endless(node)}"
-        return digits(self.value(node))
+    def _end(self, node: Node | None, missing: int) -> Ball | int:
+        return missing if node is None else endless(node) or self.value(node)
+
+    def _sample(self, node: Bound, value: arb) -> Ball | None:
+        """The value of the body where the variable has some value; None where that is not finite."""
+        self._local[node.variable] = value
+        self._exact.local.pop(node.variable, None)
+        if value.is_integer():
+            self._exact.local[node.variable] = whole(value)
+        try:
+            return self.value(node.body)
+        except NotFinite:
+            return None
+
+    def _taken(self, key: str, values: list[Ball | None]) -> Ball:
+        """The value of something unknown: the one that it had for the same arguments, or a new one."""
+        known = self._unknowns.setdefault(key, [])
+        for arguments, found in known:
+            self._spend(1 + len(values))
+            if len(arguments) == len(values) and self._same(arguments, values):
+                return found
+        texts = [str(value) for value in values[:4]]
+        found = arb(
+            fmpq((1 << 32) + 8 * draw("\n".join([key, self._seed, str(len(known)), *texts])), 1 << 32)
+        )
+        known.append((values, found))
+        return found
+
+    def _same(self, one: Sequence[Ball | None], other: Sequence[Ball | None]) -> bool:
+        """Whether two lists of values are the same. Raises Unknown where more bits must tell."""
+        unsure = False
+        for left, right in zip(one, other, strict=True):
+            if left is None or right is None:
+                if left is not right:
+                    return False
+                continue
+            outcome = self.zero(left - right)
+            if outcome is False:
+                return False
+            unsure |= outcome is None
+        if unsure:
+            raise Unknown
+        return True
+
+    def zero(self, value: Ball) -> bool | None:
+        """Whether a difference of two values is 0; None where this many bits cannot tell."""
+        if not value.contains(0):
+            return False
+        return True if self.lacking(value) < 0 else None
+
+    def lacking(self, value: Ball) -> int:
+        """How many bits a difference around 0 lacks to be taken for 0; negative for none."""
+        error = magnitude(value.abs_upper())
+        return -1 if error is None else error + AGREE_BITS + self.size
 
     def _call(self, name: str, values: list[Ball]) -> Ball:
         value = values[0]
+        if name in _SETTLING:
+            self._settles()
+        if name in _HYPERBOLIC:
+            self.size += max(0, _ceiling(3 * value.abs_upper()))
         if name in ENTIRE:
             return ENTIRE[name](value)
         if name in REAL_WITHIN:
@@ -248,9 +352,6 @@ class Evaluator:
         if name in GAMMA:
             self._spend(self._gamma + (100 if name == "binomial" else 0))
             return GAMMA[name](values)
-        if self.size > ctx.prec // 2:
-            # A number may be nearer to a whole one than can be seen.
-            raise Unknown
         return PIECEWISE[name]([real(value) for value in values])
 
     def _within(self, name: str, value: Ball) -> Ball:
@@ -275,10 +376,9 @@ class Evaluator:
         return self._fractional_power(value, 1 if count > 0 else -1, abs(count.numerator))
 
 
-def seeded(parts: list[str], low: int, high: int) -> arb:
-    """A random number between two others that depends on the parts only."""
-    digest = blake2b("\n".join(parts).encode("utf-8", "surrogatepass"), digest_size=4).digest()
-    return arb(fmpq((low << 32) + (high - low) * int.from_bytes(digest, "big"), 1 << 32))
+def _ceiling(value: arb) -> int:
+    """A whole number of at least a positive value that is not huge; a power of 2."""
+    return 1 << min(max(0, magnitude(value) or 0), 64)
 
 
 def _constant(name: str) -> Ball:
@@ -289,19 +389,3 @@ def _constant(name: str) -> Ball:
     if name == "i":
         return acb(0, 1)
     raise NotFinite
-
-
-def _integer_power(base: Ball, exponent: int) -> Ball:
-    if exponent == -1:
-        return 1 / base
-    if exponent.bit_length() > 256:
-        raise Unknown
-    return base**exponent
-
-
-def _real_root(value: arb, degree: int) -> arb:
-    if degree == 2:
-        return value.sqrt()
-    if degree > _MAX_DEGREE:
-        return arb(0) if value.is_zero() else (value.log() / degree).exp()
-    return value.root(degree)

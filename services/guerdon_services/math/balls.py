@@ -1,26 +1,24 @@
 """Identities tested by their values in ball arithmetic: exact bounds on real and complex numbers."""
 
 import threading
-from collections.abc import Callable, Generator, Set
+from collections.abc import Generator
 from contextlib import contextmanager
 from enum import Enum
 from fractions import Fraction
-from hashlib import blake2b
 from typing import NamedTuple
 
 from flint import arb, ctx
 
 from guerdon_services.math.ball_functions import Ball, NotFinite, Unknown, magnitude, real
+from guerdon_services.math.ball_points import Point, beyond, point
 from guerdon_services.math.ball_values import Evaluator
 from guerdon_services.math.exact import Budget, Outside
-from guerdon_services.math.survey import survey
+from guerdon_services.math.survey import inscription, survey
 from guerdon_services.math.tree import Node
 
 #: Bits of the first evaluation, of the second, and the most that any may take.
 _BITS, _MORE_BITS, _MAX_BITS = 256, 1024, 32_768
 _ROUNDS = 4
-#: Bits to which two values must agree beyond the size of the numbers that they are made of.
-_AGREE_BITS = 100
 #: Bits that arithmetic may lose.
 _LOST_BITS = 40
 #: A decimal is told when it is known to this many bits.
@@ -28,6 +26,8 @@ _DECIMAL_BITS = 90
 _MAX_EXPONENT = 20_000
 #: Points at which all expressions are compared, at which some are, and the number of comparisons that must work.
 _POINTS, _WHOLE_POINTS, _MORE_POINTS, _COMPARED = 6, 10, 16, 3
+#: Steps to find about where an expression may follow another formula.
+_NEAR_STEPS = 500
 
 #: Expressions of more nodes are compared at no more points than must be.
 _MANY_NODES = 1_000
@@ -58,16 +58,6 @@ class _Pair(NamedTuple):
     evaluator: Evaluator
 
 
-_Point = Callable[[str], arb]
-
-#: Where variables are drawn from, in sixteenths, and their sign; 0 is either.
-_RANGES = (
-    (34, 126, 1), (1, 15, 1), (34, 126, -1), (1, 15, -1), (34, 126, 1), (34, 126, 0),
-    (160, 960, 1), (1600, 16000, 1), (1, 15, 0), (1, 15, 1), (160, 960, 0), (34, 126, 1),
-    (160, 960, -1), (1600, 16000, 1), (1600, 16000, -1), (16000, 160000, 1),
-)  # fmt: skip
-
-
 def same(left: Node, right: Node, budget: Budget | None = None) -> bool | None:
     """Whether two expressions have the same values; None where that cannot be told.
 
@@ -81,28 +71,66 @@ def same(left: Node, right: Node, budget: Budget | None = None) -> bool | None:
     if not seen.names:
         return _ANSWERS.get(_compare(left, right, _no_variables, budget)[0])
     wanted = _COMPARED if seen.nodes > _MANY_NODES else _WHOLE_POINTS if seen.whole else _POINTS
-    equal, still_open, beyond = 0, 0, list[_Outcome]()
+    seed = inscription(left, right)
+    trial = _Trial(left, right, budget, seed)
     for index in range(_MORE_POINTS):
-        if index >= wanted and equal >= _COMPARED:
+        if index >= wanted and trial.equal >= _COMPARED:
             break
-        outcome, pair = _compare(left, right, point(index, seen.whole), budget)
+        if trial.ended_at(point(index, seen.whole, seed)):
+            return trial.verdict
+    for place, far in beyond((left, right), seen.names, seen.whole, _near):
+        if trial.ended_at(place, far):
+            return trial.verdict
+    return trial.last_verdict()
+
+
+class _Trial:
+    """Compares two expressions at one point after the other."""
+
+    def __init__(self, left: Node, right: Node, budget: Budget, seed: str) -> None:
+        #: Points where both are real and equal.
+        self.equal = 0
+        #: What is known at the end.
+        self.verdict: bool | None = None
+        self._sides, self._budget, self._seed = (left, right), budget, seed
+        self._open = 0
+        self._beyond: list[_Outcome] = []
+
+    def ended_at(self, at: Point, far: bool = False) -> bool:
+        """Whether the verdict is known after one more point. Far away, values may be too large to be compared."""
+        outcome, pair = _compare(*self._sides, at, self._budget, self._seed)
         if outcome is _Outcome.OPEN:
-            still_open += 1
-            if still_open > 1:
-                return None
-        elif pair is not None and pair.evaluator.left_reals:
-            beyond.append(outcome)
+            self._open += not far or self._budget.steps < 0
+            return self._open > 1
+        if pair is not None and pair.evaluator.left_reals:
+            self._beyond.append(outcome)
         elif outcome is _Outcome.DIFFERENT:
-            return False
-        elif outcome is _Outcome.EQUAL:
-            equal += 1
-    if still_open:
-        return None
-    if equal >= _COMPARED:
-        return True
-    if _Outcome.DIFFERENT in beyond:
+            self.verdict = False
+            return True
+        else:
+            self.equal += outcome is _Outcome.EQUAL
         return False
-    return True if beyond.count(_Outcome.EQUAL) >= _COMPARED else None
+
+    def last_verdict(self) -> bool | None:
+        """What all points together say."""
+        if self._open:
+            return None
+        if self.equal >= _COMPARED:
+            return True
+        if _Outcome.DIFFERENT in self._beyond:
+            return False
+        return True if self._beyond.count(_Outcome.EQUAL) >= _COMPARED else None
+
+
+def _near(node: Node) -> Fraction | None:
+    """About the value of a real constant."""
+    with _precision(_BITS):
+        try:
+            value = real(Evaluator(_no_variables, Budget(_NEAR_STEPS)).value(node))
+        except Outside:
+            return None
+    size = magnitude(value)
+    return _fraction(value.mid()) if value.is_finite() and size is not None and abs(size) < _BITS else None
 
 
 def ratio_sign(left: Node, right: Node, budget: Budget | None = None) -> int | None:
@@ -111,10 +139,11 @@ def ratio_sign(left: Node, right: Node, budget: Budget | None = None) -> int | N
     budget = budget or Budget(_STEPS)
     if seen.nodes > _MAX_NODES:
         return None
+    seed = inscription(left, right)
     quotients: list[arb] = []
     with _precision(2 * _BITS):
         for index in range(_MORE_POINTS):
-            evaluator = Evaluator(point(index, seen.whole), budget)
+            evaluator = Evaluator(point(index, seen.whole, seed), budget, seed)
             try:
                 above, below = map(real, evaluator.pair(left, right))
             except Unknown:
@@ -189,12 +218,14 @@ def _precision(bits: int) -> Generator[None]:
             ctx.prec = before
 
 
-def _compare(left: Node, right: Node, at: _Point, budget: Budget) -> tuple[_Outcome, _Pair | None]:
+def _compare(
+    left: Node, right: Node, at: Point, budget: Budget, seed: str = ""
+) -> tuple[_Outcome, _Pair | None]:
     """Compares two values with as many bits as that takes."""
     bits = _BITS
     for _ in range(_ROUNDS):
         with _precision(bits):
-            outcome, pair, missing = _attempt(left, right, Evaluator(at, budget))
+            outcome, pair, missing = _attempt(left, right, Evaluator(at, budget, seed))
         if outcome is not _Outcome.OPEN or not 0 < missing <= _MAX_BITS - bits:
             return outcome, pair
         bits += missing
@@ -208,7 +239,7 @@ def _attempt(left: Node, right: Node, evaluator: Evaluator) -> tuple[_Outcome, _
     except NotFinite:
         return _Outcome.NONE, None, 0
     except Unknown:
-        return _Outcome.OPEN, None, _MORE_BITS - ctx.prec
+        return _Outcome.OPEN, None, max(_MORE_BITS, 3 * evaluator.size) - ctx.prec
     except Outside:
         return _Outcome.OPEN, None, 0
     outcome, missing = _difference(pair.left - pair.right, evaluator)
@@ -221,34 +252,12 @@ def _difference(value: Ball, evaluator: Evaluator) -> tuple[_Outcome, int]:
         return _Outcome.NONE, 0
     if not value.contains(0):
         return (_Outcome.OPEN if evaluator.opaque else _Outcome.DIFFERENT), 0
-    error = magnitude(value.abs_upper())
-    if error is None:
-        return _Outcome.EQUAL, 0
-    missing = error + _AGREE_BITS + evaluator.size
+    missing = evaluator.lacking(value)
     return (_Outcome.EQUAL, 0) if missing < 0 else (_Outcome.OPEN, missing + _LOST_BITS)
 
 
 def _no_variables(_: str) -> arb:
     raise Unknown
-
-
-def point(index: int, whole: Set[str]) -> _Point:
-    """Values of the variables: real ones, and natural ones for those of `whole`."""
-
-    def value(name: str) -> arb:
-        random = _random(f"{index} {name}")
-        if name in whole:
-            # Odd and even ones in turn, larger ones where the first do not do.
-            return arb(1 + (_random(name) + index) % 2 + 2 * (random % (5 + index)))
-        low, high, sign = _RANGES[index]
-        sign = sign or (1 if random % 2 else -1)
-        return arb(sign * ((low << 20) + (high - low) * (random >> 12))) * arb(2) ** -24
-
-    return value
-
-
-def _random(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
 
 
 _ANSWERS = {_Outcome.EQUAL: True, _Outcome.DIFFERENT: False}

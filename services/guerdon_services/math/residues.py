@@ -3,9 +3,10 @@
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import blake2b
+from math import gcd
 
 from guerdon_services.math.exact import MAX_LOWER, Budget, Evaluator, Outside, TooBig, Value
-from guerdon_services.math.survey import endless
+from guerdon_services.math.survey import endless, inscription
 from guerdon_services.math.tree import (
     Add,
     Apply,
@@ -31,6 +32,7 @@ _SIGN_POINTS = 12
 _DRAWS = 4
 _EXPONENT_BITS = 64_000
 _STEPS = 60_000
+_SMALL_PRIMES = 3 * 5 * 7 * 11 * 13 * 17 * 19 * 23 * 29 * 31 * 37 * 41 * 43 * 47 * 53 * 59
 #: Factorials of numbers this near to each other are related, of numbers this far they are independent.
 _NEAR, _FAR = 2_000, 1 << 25
 
@@ -42,11 +44,11 @@ def same(left: Node, right: Node, budget: Budget | None = None) -> bool | None:
     wrong with a probability of less than 1e-15.
     """
     budget = budget or Budget(_STEPS)
-    wanted, index, found = _POINTS, 0, 0
+    wanted, index, found, seed = _POINTS, 0, 0, ""
     while found < wanted:
         if index >= wanted + _DRAWS:
             return None
-        point = Point(index, budget)
+        point = Point(index, budget, seed)
         index += 1
         try:
             values = point.value(left), point.value(right)
@@ -58,6 +60,9 @@ def same(left: Node, right: Node, budget: Budget | None = None) -> bool | None:
             return None if point.opaque else False
         wanted = _SIGN_POINTS if point.signs else wanted
         found += 1
+        if found == 1:
+            # Anyone may know the fixed primes and points: p * q * x is 0 modulo both.
+            seed = inscription(left, right)
     return True
 
 
@@ -65,19 +70,23 @@ def ratio(left: Node, right: Node, budget: Budget | None = None) -> Fraction | N
     """The number k with left = k * right; 0 if there is none that is rational, None if that cannot be told."""
     budget = budget or Budget(_STEPS)
     quotients: list[int] = []
+    seed, prime = "", 0
     for index in (0, 2, 1):
-        point = Point(index, budget)
+        point = Point(index, budget, seed)
         try:
             above, below = point.value(left), point.value(right)
         except (ZeroDivisionError, Outside):
             return None
         if not above or not below or point.signs or point.named:
             return None
-        quotients.append(above * pow(below, -1, point.prime) % point.prime)
-        if len(quotients) == 2 and quotients[0] != quotients[1]:
-            return None if point.opaque else Fraction(0)
+        prime = point.prime
+        quotients.append(above * pow(below, -1, prime) % prime)
+        if len(quotients) == 2:
+            if quotients[0] != quotients[1]:
+                return None if point.opaque else Fraction(0)
+            seed = inscription(left, right)
     factor = _reconstruct(quotients[0], _CHAINS[0][0])
-    if factor is None or (factor.numerator - factor.denominator * quotients[2]) % _CHAINS[1][0]:
+    if factor is None or (factor.numerator - factor.denominator * quotients[2]) % prime:
         return None
     return factor
 
@@ -102,11 +111,21 @@ def _draw(text: str) -> int:
     )
 
 
+@lru_cache(maxsize=64)
+def _prime(text: str) -> int:
+    """A prime of 61 bits that depends on the text only."""
+    drawn = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    number = int.from_bytes(drawn, "big") >> 3 | 1 << 60 | 1
+    while gcd(number, _SMALL_PRIMES) > 1 or any(pow(base, number - 1, number) != 1 for base in (2, 3)):
+        number += 2
+    return number
+
+
 class Point:
     """Values of expressions modulo one prime at one point."""
 
-    def __init__(self, index: int, budget: Budget) -> None:
-        self.chain = _CHAINS[index % 2]
+    def __init__(self, index: int, budget: Budget, seed: str = "") -> None:
+        self.chain = (_prime(f"{index % 2} {seed}"),) if seed else _CHAINS[index % 2]
         self.prime = self.chain[0]
         #: Whether a sum, an integral or a limit was taken for an unknown value.
         self.opaque = False
@@ -114,7 +133,7 @@ class Point:
         self.named = False
         #: Whether a power may change its sign with its exponent.
         self.signs = False
-        self._index = index
+        self._index = f"{index}{seed}"
         self._exact = Evaluator(budget, _EXPONENT_BITS, self._drawn)
         self._spend = budget.spend
         self._bound: dict[str, str] = {}
@@ -163,7 +182,7 @@ class Point:
         return _draw(f"{self._index}  {name}")
 
     def _seeded(self, parts: list[str]) -> int:
-        text = "\n".join([str(self._index), *parts]).encode("utf-8", "surrogatepass")
+        text = "\n".join([self._index, *parts]).encode("utf-8", "surrogatepass")
         return int.from_bytes(blake2b(text, digest_size=16).digest(), "big") % self.prime
 
     def _power(self, node: Pow) -> int:

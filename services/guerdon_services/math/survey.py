@@ -1,6 +1,7 @@
 """What expressions are made of, found in one pass."""
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from guerdon_services.math.tree import (
     Add,
@@ -17,6 +18,8 @@ from guerdon_services.math.tree import (
     symbols,
 )
 
+#: Numerals of no more bits together can have been made for no point and no prime.
+_FEW_BITS = 64
 #: Functions of whole numbers only.
 _OF_INTEGERS = ("double_factorial", "gcd", "lcm", "mod")
 
@@ -81,6 +84,24 @@ def _whole(node: Pow | Call | Apply) -> tuple[Node, ...]:
     if isinstance(node, Pow):
         return (node.exponent,) if not isinstance(node.exponent, Number) and _negative(node.base) else ()
     return node.arguments if isinstance(node, Call) and node.name in _OF_INTEGERS else ()
+
+
+def inscription(*nodes: Node) -> str:
+    """Text that depends on all numerals of expressions; empty where these have few bits.
+
+    Points and primes that are drawn from it are none that the numerals can have been made for.
+    """
+    bits, stack = 0, list(nodes)
+    numerals: list[str] = []
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Number):
+            value = node.value
+            numerals.append(f"{value.numerator:x}/{value.denominator:x}")
+            bits += value.numerator.bit_length() + value.denominator.bit_length() - 1
+        elif not isinstance(node, Symbol | Constant):
+            stack.extend(children(node))
+    return blake2b(" ".join(numerals).encode(), digest_size=16).hexdigest() if bits > _FEW_BITS else ""
 
 
 def endless(node: Node) -> int:
