@@ -11,7 +11,7 @@ from guerdon_services.math.tree import Add, Apply, Bound, Call, Constant, Mul, N
 
 
 def shown(node: Node | None) -> str:
-    """A tree in brackets: (+ a b), (^ x 2), f[x] for an unknown function, capitals for constants."""
+    """A tree in brackets: (+ a b), (^ x 2), (/ a b), /a for 1 by a, f[x] for an unknown function, E and PI for constants."""
     match node:
         case None:
             return "_"
@@ -27,6 +27,8 @@ def shown(node: Node | None) -> str:
             return f"(/ {shown(above)} {shown(below)})"
         case Mul(parts):
             return f"(* {' '.join(map(shown, parts))})"
+        case Pow(below, Number(minus)) if minus == -1:
+            return f"/{shown(below)}"
         case Pow(base, exponent):
             return f"(^ {shown(base)} {shown(exponent)})"
         case Call(name, arguments):
@@ -55,8 +57,8 @@ PRODUCTS = [
     ("2(a+b)", "(* 2 (+ a b))"),
     ("(a+b)(a-b)", "(* (+ a b) (+ a (* -1 b)))"),
     ("a/b", "(/ a b)"),
-    ("a/b/c", "(/ (/ a b) c)"),
-    ("a/b*c", "(* (/ a b) c)"),
+    ("a/b/c", "(* a /b /c)"),
+    ("a/b*c", "(* a /b c)"),
     (r"\frac{a}{b}", "(/ a b)"),
     (r"\frac12", "(/ 1 2)"),
     (r"\frac ab", "(/ a b)"),
@@ -81,7 +83,7 @@ POWERS = [
     ("2^3^2", "(^ 2 (^ 3 2))"),
     ("2^{3^2}", "(^ 2 (^ 3 2))"),
     ("a^12", "(^ a 12)"),
-    ("a^-1", "(^ a -1)"),
+    ("a^-1", "/a"),
     ("x^{1/2}", "(^ x (/ 1 2))"),
     (r"x^\frac12", "(^ x (/ 1 2))"),
     (r"2^{-\frac12}", "(^ 2 (* -1 (/ 1 2)))"),
@@ -201,9 +203,9 @@ TIGHT, LOOSE, DECADIC = Reading(), Reading(tight=False), Reading(decadic=True)
     ("text", "reading", "tree"),
     [
         ("1/2x", TIGHT, "(/ 1 (* 2 x))"),
-        ("1/2x", LOOSE, "(* (/ 1 2) x)"),
+        ("1/2x", LOOSE, "(* 1 /2 x)"),
         (r"2/3\pi", TIGHT, "(/ 2 (* 3 PI))"),
-        (r"2/3\pi", LOOSE, "(* (/ 2 3) PI)"),
+        (r"2/3\pi", LOOSE, "(* 2 /3 PI)"),
         (r"\frac{1}{2}x", TIGHT, "(* (/ 1 2) x)"),
         (r"\log 8", TIGHT, "(ln 8)"),
         (r"\log 8", DECADIC, "(log 8 10)"),

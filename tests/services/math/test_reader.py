@@ -1,6 +1,7 @@
 """Shapes: lists, sets, tuples, intervals, relations, labels, matrices, and single values with their units."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -52,6 +53,11 @@ def between(left: str, *items: Shape | str) -> Ordered:
     return Ordered(left, right, _shapes(values))
 
 
+def of_x(left: str, *items: Shape | str) -> Ordered:
+    """An interval that was written as a condition on x."""
+    return replace(between(left, *items), variable="x")
+
+
 def relation(*parts: str) -> Relation:
     """Sides and signs in turn."""
     return Relation(_shapes(parts[::2]), parts[1::2])
@@ -89,8 +95,8 @@ SINGLE = [
     (r"3\ \mathrm{m/s}", one("3", "m/s")),
     ("5 apples", one("5", "apples")),
     ("$5", one("5")),
-    (r"\$5", one("5")),
-    ("€5", one("5")),
+    (r"\$5", one("5", "dollar")),
+    ("€5", one("5", "euro")),
     (r"50\%", one("50", percent=True)),
     ("50 percent", one("50", percent=True)),
     (r"90^\circ", one("90", degrees=True)),
@@ -141,20 +147,21 @@ ORDERED = [
     ("(1,(2,3))", between("(", "1", between("(", "2", "3", ")"), ")")),
 ]
 SETS_OF_NUMBERS = [
-    ("x<3", between("(", BELOW_ALL, "3", ")")),
-    ("3>x", between("(", BELOW_ALL, "3", ")")),
-    (r"x\ge 2", between("[", "2", ABOVE_ALL, ")")),
-    (r"1<x\le 3", between("(", "1", "3", "]")),
-    (r"3\ge x>1", between("(", "1", "3", "]")),
+    ("x<3", of_x("(", BELOW_ALL, "3", ")")),
+    ("3>x", of_x("(", BELOW_ALL, "3", ")")),
+    (r"x\ge 2", of_x("[", "2", ABOVE_ALL, ")")),
+    (r"1<x\le 3", of_x("(", "1", "3", "]")),
+    (r"3\ge x>1", of_x("(", "1", "3", "]")),
     (r"[0,\infty)", between("[", "0", ABOVE_ALL, ")")),
     (r"x\in(1,2)", between("(", "1", "2", ")")),
     (r"\{x\mid 1<x<2\}", between("(", "1", "2", ")")),
     (r"\{x\in\mathbb{R}:x>1\}", between("(", "1", ABOVE_ALL, ")")),
     (r"\{x\in\mathbb{Z}:0<x<4\}", Restricted(r"\mathbbZ", between("(", "0", "4", ")"))),
     (r"(1,2)\cup[3,4]", group("union", between("(", "1", "2", ")"), between("[", "3", "4", "]"))),
-    (r"x<1\text{ or }x>3", group("or", between("(", BELOW_ALL, "1", ")"), between("(", "3", ABOVE_ALL, ")"))),
+    (r"x<1\text{ or }x>3", group("or", of_x("(", BELOW_ALL, "1", ")"), of_x("(", "3", ABOVE_ALL, ")"))),
+    (r"2x+1\in(1,2)", Relation((one("2x+1"), between("(", "1", "2", ")")), (r"\in",))),
     (r"\mathbb{R}", REALS),
-    ("all real numbers", REALS),
+    ("all real numbers", Words("all real numbers")),
     (r"\mathbb{R}^+", ZERO_UP),
     (r"\mathbb{Z}", Words(r"\mathbbZ")),
     (r"\mathbb{R}\setminus\{0\}", Without(REALS, group("set", "0"))),

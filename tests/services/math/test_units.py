@@ -6,7 +6,7 @@ import pytest
 
 from guerdon_services.math.lexer import lex
 from guerdon_services.math.shapes import canonical
-from guerdon_services.math.units import factor, split_unit
+from guerdon_services.math.units import contradict, factor, multiple, split_unit
 
 
 @pytest.mark.parametrize(
@@ -67,35 +67,52 @@ def test_what_has_no_unit(text: str) -> None:
 @pytest.mark.parametrize(
     ("unit", "dimension", "size"),
     [
-        ("m", "length", Fraction(1)),
-        ("meters", "length", Fraction(1)),
-        ("metre", "length", Fraction(1)),
-        ("cm", "length", Fraction(1, 100)),
-        ("Km", "length", Fraction(1000)),
-        ("inches", "length", Fraction(254, 10_000)),
-        ("feet", "length", Fraction(3048, 10_000)),
-        ("miles", "length", Fraction(1_609_344, 1000)),
-        ("kg", "mass", Fraction(1000)),
-        ("grams", "mass", Fraction(1)),
-        ("s", "time", Fraction(1)),
-        ("minutes", "time", Fraction(60)),
-        ("hr", "time", Fraction(3600)),
-        ("days", "time", Fraction(86_400)),
-        ("ml", "volume", Fraction(1, 1000)),
-        ("cents", "money", Fraction(1, 100)),
-        ("dollars", "money", Fraction(1)),
+        ("m", "length^1", Fraction(1)),
+        ("meters", "length^1", Fraction(1)),
+        ("metre", "length^1", Fraction(1)),
+        ("cm", "length^1", Fraction(1, 100)),
+        ("Km", "length^1", Fraction(1000)),
+        ("inches", "length^1", Fraction(254, 10_000)),
+        ("feet", "length^1", Fraction(3048, 10_000)),
+        ("miles", "length^1", Fraction(1_609_344, 1000)),
+        ("kg", "mass^1", Fraction(1000)),
+        ("grams", "mass^1", Fraction(1)),
+        ("s", "time^1", Fraction(1)),
+        ("minutes", "time^1", Fraction(60)),
+        ("hr", "time^1", Fraction(3600)),
+        ("days", "time^1", Fraction(86_400)),
+        ("ml", "volume^1", Fraction(1, 1000)),
+        ("cents", "dollars^1", Fraction(1, 100)),
+        ("dollars", "dollars^1", Fraction(1)),
         ("cm^2", "length^2", Fraction(1, 10_000)),
         ("cm^{2}", "length^2", Fraction(1, 10_000)),
         ("m^3", "length^3", Fraction(1)),
         ("square meters", "length^2", Fraction(1)),
         ("sq ft", "length^2", Fraction(3048, 10_000) ** 2),
         ("cubic cm", "length^3", Fraction(1, 1_000_000)),
+        ("km/h", "length^1 time^-1", Fraction(5, 18)),
+        ("km per hour", "length^1 time^-1", Fraction(5, 18)),
+        ("mph", "length^1 time^-1", Fraction(1_609_344, 3_600_000)),
+        ("m/s^2", "length^1 time^-2", Fraction(1)),
+        ("\\text{ m/s}^2", "length^1 time^-2", Fraction(1)),
+        ("years", "months^1", Fraction(12)),
     ],
 )
 def test_sizes(unit: str, dimension: str, size: Fraction) -> None:
     assert factor(unit) == (dimension, size)
 
 
-@pytest.mark.parametrize("unit", ["", "apples", "units", "square units", "people", "°"])
+@pytest.mark.parametrize("unit", ["", "apples", "units", "square units", "people", "°", "cm^40"])
 def test_what_has_no_size(unit: str) -> None:
     assert factor(unit) is None
+
+
+def test_words_that_turn_a_value_contradict() -> None:
+    assert contradict("dollars gain", "dollars loss")
+    assert contradict("m above", "m")
+    assert not contradict("dollars gain", "gain of dollars")
+    assert not contradict("apples", "oranges")
+
+
+def test_words_of_number_multiply() -> None:
+    assert [multiple(word) for word in ("million", "Dozen", "hundred", "apples")] == [10**6, 12, 100, 0]
