@@ -16,6 +16,8 @@ _FILE_RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15}
 _FILE_RIGHTS_NEWEST = 16
 _NETWORK_RIGHTS = 0b11  # bind and connect TCP
 _SCOPES = 0b11  # abstract unix sockets, signals
+#: What a program may open of /dev.
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,8 +37,15 @@ def abi() -> int:
         return 0
 
 
-def ruleset(readable: Iterable[Path], scratch: Path) -> int:
+def ruleset(
+    readable: Iterable[Path],
+    scratch: Path,
+    executable: Iterable[Path] = (),
+    devices: Iterable[str] = DEVICES,
+) -> int:
     """A ruleset file descriptor: read below `readable`, read and write plain files in `scratch`, nothing else.
+
+    `executable` are files that may be executed. Code that belongs to no path (a file in memory) always may.
 
     In `scratch` files can be made and removed, but no directories, links or devices: clearing it stays trivial.
     Paths that do not exist are skipped.
@@ -50,7 +59,9 @@ def ruleset(readable: Iterable[Path], scratch: Path) -> int:
         _allow(ruleset_fd, path, (_READ_FILE | _READ_DIR) & rights)
     scratch_rights = _READ_FILE | _READ_DIR | _WRITE_FILE | _REMOVE_FILE | _MAKE_REG | _TRUNCATE
     _allow(ruleset_fd, scratch, scratch_rights & rights)
-    for device in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"):
+    for path in executable:
+        _allow(ruleset_fd, path, (_READ_FILE | _EXECUTE) & rights)
+    for device in devices:
         _allow(ruleset_fd, Path(device), _READ_FILE | _WRITE_FILE)
     return ruleset_fd
 

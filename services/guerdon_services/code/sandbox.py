@@ -39,6 +39,23 @@ _THREADS = 256
 
 
 @dataclass(frozen=True)
+class Room:
+    """What one executable needs from its walls: a compiler, or the programs of one language."""
+
+    #: Folders and files that it may read ...
+    readable: list[str]
+    #: ... and files that it may execute, which happens once: itself and its loader.
+    executable: list[str]
+    #: What `memory_mb` limits: the address space, or data, for runtimes that reserve far more than they use.
+    memory: Literal["address_space", "data"] = "address_space"
+    #: What the executable itself takes of it; the limit of a run comes on top.
+    base_mb: int = 16
+    threads: int = 256
+    file_mb: int = 8
+    devices: bool = True
+
+
+@dataclass(frozen=True)
 class Walls:
     """What every child of one fork server needs to raise its walls; made once, before the first fork."""
 
@@ -51,6 +68,8 @@ class Walls:
     base_tasks: int
     #: An interpreter under a private home of root is readable to nobody only with this one capability.
     keep_read_search: bool
+    #: Set where the child is to execute something else.
+    room: Room | None = None
 
 
 def prctl(option: int, argument: int | ctypes.c_char_p = 0) -> None:
@@ -102,8 +121,10 @@ def is_public(path: Path) -> bool:
     return bool(readable) and all(folder.stat().st_mode & stat.S_IXOTH for folder in resolved.parents)
 
 
-def raise_walls(walls: Walls, cpu_s: float, memory_mb: int, descriptors: list[int]) -> None:
-    """Everything in the module's docstring; `descriptors` become standard input, output, error, report and link.
+def raise_walls(walls: Walls, cpu_s: float, memory_mb: int, descriptors: list[int], key: int = 0) -> None:
+    """Everything in the module's docstring; `descriptors` become standard input, output, error, report and one more.
+
+    In a room the memory limit is left to the caller, to be set right before it executes with `key`.
 
     Raises:
         OSError: a wall could not be raised.
@@ -117,7 +138,7 @@ def raise_walls(walls: Walls, cpu_s: float, memory_mb: int, descriptors: list[in
     if walls.ruleset_fd is not None:
         landlock.restrict_self(len(descriptors))
         os.close(len(descriptors))
-    _install(walls.filter)
+    _install(walls.filter, key)
 
 
 def _die_with(server_pid: int) -> None:
@@ -156,25 +177,31 @@ def _drop_privileges(walls: Walls) -> None:
 
 def _limit(walls: Walls, cpu_s: int, memory_mb: int) -> None:
     memory = walls.base_bytes + memory_mb * 2**20
+    room = walls.room
+    file_bytes = room.file_mb * 2**20 if room else _FILE_BYTES
+    threads = walls.base_tasks + (room.threads if room else _THREADS)
+    # A stack without a limit of its own falls under that of the address space: recursion may go as deep as memory.
+    unlimited = resource.RLIM_INFINITY
+    own = (resource.RLIMIT_STACK, unlimited, unlimited) if room else (resource.RLIMIT_AS, memory, memory)
     for limit, soft, hard in (
+        own,
         # Counted in ticks, up to a tenth off: this only ends the program; judged is the time really used.
         (resource.RLIMIT_CPU, cpu_s + 1, cpu_s + 2),
-        (resource.RLIMIT_AS, memory, memory),
-        (resource.RLIMIT_FSIZE, _FILE_BYTES, _FILE_BYTES),
+        (resource.RLIMIT_FSIZE, file_bytes, file_bytes),
         (resource.RLIMIT_NOFILE, _OPEN_FILES, _OPEN_FILES),
-        (resource.RLIMIT_NPROC, walls.base_tasks + _THREADS, walls.base_tasks + _THREADS),
+        (resource.RLIMIT_NPROC, threads, threads),
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_MEMLOCK, 0, 0),
         (resource.RLIMIT_MSGQUEUE, 0, 0),
     ):
         _, ceiling = resource.getrlimit(limit)
-        if ceiling != resource.RLIM_INFINITY:
-            soft, hard = min(soft, ceiling), min(hard, ceiling)
+        if ceiling != unlimited:
+            soft, hard = (ceiling if value == unlimited else min(value, ceiling) for value in (soft, hard))
         resource.setrlimit(limit, (soft, hard))
 
 
-def _install(filter: Filter) -> None:
-    program = filter.for_pid(os.getpid())
+def _install(filter: Filter, key: int) -> None:
+    program = filter.for_child(os.getpid(), key)
     buffer = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog: a count, then a pointer at its natural alignment.
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))

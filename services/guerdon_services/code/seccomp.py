@@ -4,12 +4,17 @@ Written here instead of taken from libseccomp because the filter must name the p
 after the fork: the program is compiled once per server and each child fills in four bytes. Everything not listed fails
 with EPERM; `clone3` and `openat2`, whose arguments a filter cannot see, with ENOSYS, so that libc falls back.
 Layout and constants: linux/seccomp.h, linux/filter.h, seccomp(2).
+
+A child that is to become a compiled program or a compiler must execute it behind the filter, and nothing else ever
+after. `execveat` ignores its sixth argument, a filter does not: that child's filter asks for a random number there.
+The number dies with the memory of the caller when the call succeeds.
 """
 
 import errno
 import platform
 import struct
 from dataclasses import dataclass, replace
+from typing import Literal
 
 _LOAD, _AND, _JUMP_EQ, _JUMP_GE, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
@@ -49,11 +54,12 @@ class _Test:
     mask: int = _WORD
     high: bool = False
     negate: bool = False
-    own_pid: bool = False
+    #: The value is filled in for each child: its process id, or a half of its secret number.
+    filled: Literal["", "pid", "key_low", "key_high"] = ""
 
 
 #: Permission that depends on arguments: (numbers, alternatives), each alternative a list of conditions.
-_OWN = _Test(0, 0, own_pid=True)
+_OWN = _Test(0, 0, filled="pid")
 _NOT_KILL = _Test(1, 9, negate=True)
 _NOT_CPU_LIMIT = _Test(0, 0, negate=True)  # RLIMIT_CPU
 _NO_LIMIT = _Test(2, 0)
@@ -88,6 +94,21 @@ _CONDITIONAL: list[tuple[str, list[list[_Test]]]] = [
     ("socketpair 53 199", [[_Test(0, 1)]]),
     ("sendto 44 206", [[_Test(4, 0), _Test(4, 0, high=True)]]),
 ]
+_AT_EMPTY_PATH = 0x1000
+#: For children that execute: the one call, and the thread pointer that libc sets at start on x86 (ARCH_SET_FS).
+_EXECUTING: list[tuple[str, list[list[_Test]]]] = [
+    (
+        "execveat 322 281",
+        [
+            [
+                _Test(4, _AT_EMPTY_PATH),
+                _Test(5, 0, filled="key_low"),
+                _Test(5, 0, high=True, filled="key_high"),
+            ]
+        ],
+    ),
+    ("arch_prctl 158 -1", [[_Test(0, 0x1002)]]),
+]
 _OPEN = [("open 2 -1", 1), ("openat 257 56", 2)]
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
@@ -95,23 +116,24 @@ _ARCHITECTURES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
 
 @dataclass(frozen=True)
 class Filter:
-    """A compiled filter and where the process id goes."""
+    """A compiled filter and where the values of one child go."""
 
     program: bytes
-    pid_offsets: tuple[int, ...]
+    offsets: tuple[tuple[int, str], ...]
 
-    def for_pid(self, pid: int) -> bytes:
-        """The instructions, 8 bytes each, for the process `pid`."""
+    def for_child(self, pid: int, key: int) -> bytes:
+        """The instructions, 8 bytes each, for the process `pid`, which may execute with the 64-bit number `key`."""
+        values = {"pid": pid, "key_low": key & _WORD, "key_high": key >> 32}
         code = bytearray(self.program)
-        for offset in self.pid_offsets:
-            struct.pack_into("=I", code, offset, pid)
+        for offset, name in self.offsets:
+            struct.pack_into("=I", code, offset, values[name])
         return bytes(code)
 
 
 class _Assembler:
     def __init__(self) -> None:
         self.code: list[bytes] = []
-        self.pid_offsets: list[int] = []
+        self.offsets: list[tuple[int, str]] = []
 
     def add(self, code: int, k: int, jt: int = 0, jf: int = 0) -> None:
         self.code.append(struct.pack("=HBBI", code, jt, jf, k))
@@ -131,8 +153,8 @@ class _Assembler:
                     self.add(code, k)
                     continue
                 skip = len(block) - index
-                if test.own_pid:
-                    self.pid_offsets.append(8 * len(self.code) + 4)
+                if test.filled:
+                    self.offsets.append((8 * len(self.code) + 4, test.filled))
                 self.add(code, k, *((skip, 0) if test.negate else (0, skip)))
             self.add(_RETURN, _ALLOW)
         self.add(_RETURN, _ERRNO | errno.EPERM)
@@ -149,8 +171,10 @@ def _numbers(text: str, column: int) -> list[int]:
     return [int(field[column]) for field in fields if int(field[column]) >= 0]
 
 
-def compile_filter(*, read_only_files: bool) -> Filter:
+def compile_filter(*, read_only_files: bool, executes: bool = False) -> Filter:
     """The filter for this machine; with `read_only_files` nothing can be opened for writing or created.
+
+    `executes` is for children that become another program, once.
 
     Raises:
         RuntimeError: this processor architecture has no list.
@@ -170,7 +194,7 @@ def compile_filter(*, read_only_files: bool) -> Filter:
         assembler.answer(number, _ALLOW)
     for number in _numbers(_UNSEEN, column):
         assembler.answer(number, _ERRNO | errno.ENOSYS)
-    for text, alternatives in _CONDITIONAL:
+    for text, alternatives in _CONDITIONAL + (_EXECUTING if executes else []):
         for number in _numbers(text, column):
             assembler.conditional(number, alternatives)
     for text, flags_argument in _OPEN:
@@ -180,4 +204,4 @@ def compile_filter(*, read_only_files: bool) -> Filter:
             else:
                 assembler.answer(number, _ALLOW)
     assembler.add(_RETURN, _ERRNO | errno.EPERM)
-    return Filter(b"".join(assembler.code), tuple(assembler.pid_offsets))
+    return Filter(b"".join(assembler.code), tuple(assembler.offsets))

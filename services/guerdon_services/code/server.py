@@ -5,10 +5,12 @@
 Messages on the control socket (SOCK_SEQPACKET), one run at a time:
 
     supervisor -> server   RUN + descriptors (job, stdin, stdout, stderr, report and maybe link)   KILL
+                           RUN room [keep] + descriptors (..., report and executable)   CLEAR
     server -> supervisor   HELLO {json}   START pid   EXIT status cpu_s max_rss_kb   FAIL reason
 
-The server never reads a job, let alone compiles one: its children do. When the supervisor is gone (end of
-file) it kills what runs, removes its scratch folder and ends.
+A run in a room becomes the executable instead (`launch`); with `keep` the folder is left to the run after it, until
+CLEAR. The server never reads a job, let alone compiles one: its children do. When the supervisor is gone (end of file)
+it kills what runs, removes its scratch folder and ends.
 """
 
 import contextlib
@@ -17,6 +19,7 @@ import gc
 import importlib
 import json
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -24,12 +27,13 @@ import site
 import socket
 import sys
 import sysconfig
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from guerdon_services.code import landlock, programs, sandbox
+from guerdon_services.code import landlock, launch, programs, sandbox
 from guerdon_services.code.seccomp import compile_filter
 
 #: What most programs import: loaded once, here.
@@ -49,6 +53,15 @@ class Config:
     profile: sandbox.Profile
     scratch: str
     packages: list[str]
+    #: Given to a server of other executables than its own interpreter, which it then need not warm up.
+    rooms: dict[str, sandbox.Room] = field(default_factory=dict[str, sandbox.Room])
+
+    @classmethod
+    def parse(cls, text: str) -> "Config":
+        """From JSON text."""
+        fields = json.loads(text)
+        rooms = {name: sandbox.Room(**room) for name, room in fields.pop("rooms").items()}
+        return cls(**fields, rooms=rooms)
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,9 @@ class Hello:
 class ForkServer:
     """Owns the control socket, the walls and at most one child."""
 
-    def __init__(self, control: socket.socket, config: Config, walls: sandbox.Walls) -> None:
+    def __init__(self, control: socket.socket, config: Config, walls: dict[str, sandbox.Walls]) -> None:
         self.control = control
+        #: By room; the interpreter's own programs have the room "".
         self.walls = walls
         self.folder = Path(config.scratch) / "run"
         self.wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -78,31 +92,35 @@ class ForkServer:
             message, descriptors, _, _ = socket.recv_fds(self.control, 64, 6)
             if not message:
                 return
-            if message == b"RUN":
-                self.run(descriptors)
+            kind, *words = message.decode().split(" ")
+            if kind == "RUN":
+                self.run(descriptors, words[0] if words else "", keep="keep" in words)
+            elif kind == "CLEAR":
+                shutil.rmtree(self.folder, ignore_errors=True)
 
-    def run(self, descriptors: list[int]) -> None:
+    def run(self, descriptors: list[int], room: str, *, keep: bool) -> None:
         """Fork, watch and reap one child."""
         try:
-            pid = self.fork(descriptors)
+            pid = self.fork(descriptors, self.walls[room])
         except OSError as error:
             self.control.send(f"FAIL {error}".encode())
         else:
             self.control.send(b"START %d" % pid)
             self.control.send(b"EXIT %d %.6f %d" % self.watch(pid))
         finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            if not keep:
+                shutil.rmtree(self.folder, ignore_errors=True)
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def fork(self, descriptors: list[int]) -> int:
-        """Make the empty working folder and the child in it; returns the child's id."""
-        self.folder.mkdir(mode=0o700)
+    def fork(self, descriptors: list[int], walls: sandbox.Walls) -> int:
+        """Make the working folder, empty unless one was kept, and the child in it; returns the child's id."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             os.chown(self.folder, sandbox.NOBODY, sandbox.NOBODY)
         pid = os.fork()
         if pid == 0:
-            _child(self.walls, self.folder, descriptors)
+            _child(walls, self.folder, descriptors)
         return pid
 
     def watch(self, pid: int) -> tuple[int, float, int]:
@@ -132,10 +150,15 @@ def _child(walls: sandbox.Walls, folder: Path, descriptors: list[int]) -> NoRetu
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with open(job_fd, "rb") as file:
-            job: programs.Job = json.loads(file.read())
+            job: Any = json.loads(file.read())  # programs.Job, or in a room launch.Launch
         os.chdir(folder)
-        sandbox.raise_walls(walls, job["cpu_s"], job["memory_mb"], streams)
+        if walls.room:
+            launch.write_file(job)
+        key = secrets.randbits(64)
+        sandbox.raise_walls(walls, job["cpu_s"], job["memory_mb"], streams, key)
         os.write(sandbox.REPORT_FD, programs.READY)
+        if walls.room:
+            launch.execute(job, walls.room, key)
     except BaseException as error:
         _report_broken(error, streams[sandbox.REPORT_FD])
         os._exit(programs.EXIT_EXCEPTION)
@@ -155,13 +178,13 @@ def _report_broken(error: BaseException, report: int) -> None:
         return
 
 
-def _warm_up(packages: list[str]) -> tuple[list[Path], list[str]]:
+def _warm_up(preloaded: Sequence[str], packages: list[str]) -> tuple[list[Path], list[str]]:
     """Import what programs use; returns the folders of the packages and those that cannot be imported."""
     site.setquit()
     site.setcopyright()
     folders: list[Path] = []
     missing: list[str] = []
-    for name in (*PRELOADED.split(), *packages):
+    for name in (*preloaded, *packages):
         try:
             module = importlib.import_module(name)
         except ImportError as error:
@@ -186,10 +209,14 @@ def _tasks_of_sandbox_user() -> int:
     return count
 
 
-def _make_walls(config: Config, folders: list[Path]) -> sandbox.Walls:
-    readable = sandbox.readable_paths(folders)
+def _make_walls(config: Config, folders: list[Path], room: sandbox.Room | None = None) -> sandbox.Walls:
+    readable = [Path(path) for path in room.readable] if room else sandbox.readable_paths(folders)
     walled = config.profile != "gvisor"
-    private = os.geteuid() == 0 and not all(sandbox.is_public(path) for path in readable if path.exists())
+    private = (
+        not room
+        and os.geteuid() == 0
+        and not all(sandbox.is_public(path) for path in readable if path.exists())
+    )
     if private and not walled:
         raise PermissionError(
             f"programs run as nobody, who cannot read the interpreter in {sys.base_prefix}: "
@@ -197,28 +224,35 @@ def _make_walls(config: Config, folders: list[Path]) -> sandbox.Walls:
         )
     ruleset_fd = None
     if walled:
+        executable = [Path(path) for path in room.executable] if room else []
+        devices = landlock.DEVICES if not room or room.devices else ()
+        made = landlock.ruleset(readable, Path(config.scratch), executable, devices)
         # Out of the way of the low numbers that a child fills.
-        ruleset_fd = fcntl.fcntl(landlock.ruleset(readable, Path(config.scratch)), fcntl.F_DUPFD_CLOEXEC, 64)
+        ruleset_fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 64)
+        os.close(made)
     return sandbox.Walls(
         server_pid=os.getpid(),
-        filter=compile_filter(read_only_files=not walled),
+        filter=compile_filter(read_only_files=not walled, executes=room is not None),
         ruleset_fd=ruleset_fd,
         base_bytes=int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"),
         base_tasks=_tasks_of_sandbox_user(),
         keep_read_search=private,
+        room=room,
     )
 
 
 def main() -> None:
     """Warm up, say hello, serve."""
     control = socket.socket(fileno=os.dup(int(sys.argv[1])))
-    config = Config(**json.loads(sys.argv[2]))
+    config = Config.parse(sys.argv[2])
     os.close(int(sys.argv[1]))
     sandbox.make_undumpable()
     sandbox.use_one_arena()
-    folders, missing = _warm_up(config.packages)
+    folders, missing = _warm_up([] if config.rooms else PRELOADED.split(), config.packages)
     network = config.profile == "host" and sandbox.leave_network()
-    walls = _make_walls(config, folders)
+    walls = {name: _make_walls(config, folders, room) for name, room in config.rooms.items()}
+    if not config.rooms:
+        walls[""] = _make_walls(config, folders)
     os.environ.clear()
     sys.argv[:] = [""]
     server = ForkServer(control, config, walls)

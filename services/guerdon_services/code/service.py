@@ -1,6 +1,7 @@
 """The code verifier as a service: extract the program, run it on every test, report verdicts and a reward."""
 
 import os
+import platform
 import queue
 import tempfile
 from collections.abc import Callable, Generator, Sequence
@@ -17,6 +18,8 @@ from guerdon_services.code import judge, programs, selftest, tasks
 from guerdon_services.code.asserted import asserted
 from guerdon_services.code.checker import checked
 from guerdon_services.code.extraction import last_code_block
+from guerdon_services.code.languages import native
+from guerdon_services.code.languages.selftest import check_all
 from guerdon_services.code.sandbox import Profile
 from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, Starved
 from guerdon_services.code.worker import Worker, remove_stale_scratch
@@ -58,11 +61,21 @@ class CodeSettings(ScorerSettings):
     max_memory_mb: Annotated[int, Field(gt=0)] = 4096
     max_output_kb: Annotated[int, Field(gt=0)] = 64 * 1024
     max_tests: Annotated[int, Field(ge=1)] = 1000
+    #: Languages beside Python; default: all whose tools are on this machine. One that is named must be there.
+    languages: tuple[str, ...] | None = None
+    #: What a compiler may use for one program.
+    compile_cpu_s: Annotated[float, Field(gt=0)] = 30.0
+    compile_wall_s: Annotated[float, Field(gt=0)] = 90.0
+    compile_memory_mb: Annotated[int, Field(gt=0)] = 1024
 
-    @field_validator("packages", mode="before")
+    @field_validator("packages", "languages", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(name for name in value.split(",") if name) if isinstance(value, str) else value
+
+    def compile_limits(self) -> RunLimits:
+        """The limits of a compiler; what it says is kept, up to 1 MiB."""
+        return RunLimits(self.compile_cpu_s, self.compile_wall_s, self.compile_memory_mb, 1 << 20)
 
     def limit_range(self) -> tasks.LimitRange:
         """The limits as the tasks module wants them."""
@@ -75,7 +88,8 @@ class CodeSettings(ScorerSettings):
 class CodeOptions(ScorerOptions):
     """Per-request options."""
 
-    #: last_block: the last fenced block of the response, Python-tagged ones first. whole: the response is the program.
+    #: last_block: the last fenced block of the response, those tagged with the language
+    #: first. whole: the response is the program.
     extraction: Literal["last_block", "whole"] = "last_block"
     #: fraction: passed tests / tests. all_or_nothing: 1 only when all passed.
     reward: Literal["fraction", "all_or_nothing"] = "fraction"
@@ -91,6 +105,8 @@ class Slot:
 
     program: Worker
     tests: Worker
+    #: Compilers and programs of other languages; starts when first needed.
+    native: Worker
 
 
 class CodeScorer(Scorer[CodeSettings, CodeOptions]):
@@ -109,17 +125,19 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         if packages is None:
             packages = ("numpy",) if find_spec("numpy") else ()
         scratch = settings.scratch or tempfile.gettempdir()
-        self.slots = [
-            Slot(
-                *(Worker(settings.profile, list(packages), scratch, settings.recycle_after) for _ in range(2))
-            )
-            for _ in range(workers)
-        ]
+        self._toolchains, self._missing = native.find_toolchains(settings.languages)
+        self.slots = [self._slot(settings, list(packages), scratch) for _ in range(workers)]
         self._idle: queue.LifoQueue[Slot] = queue.LifoQueue()
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="code-program")
         self._limits = settings.limit_range()
         self._scratch = scratch
         self._layers = ""
+
+    def _slot(self, settings: CodeSettings, packages: list[str], scratch: str) -> Slot:
+        of_python = (settings.profile, packages, scratch, settings.recycle_after)
+        rooms = native.rooms(self._toolchains)
+        of_others = Worker(settings.profile, [], scratch, settings.recycle_after, rooms)
+        return Slot(Worker(*of_python), Worker(*of_python), of_others)
 
     def open(self) -> None:
         """Start the fork servers and prove every layer of the profile.
@@ -132,15 +150,34 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
             for slot in self.slots:
                 self._layers = selftest.check(slot.program, self.settings.profile)
                 self._idle.put(slot)
+            self._check_languages()
         except BaseException:
             self.close()
             raise
+
+    def _check_languages(self) -> None:
+        """Leave out those that do not work; all slots are alike, so one is asked.
+
+        Raises:
+            selftest.NotIsolated: a wall gives way, or a language named in the settings does not work.
+        """
+        worker = self.slots[0].native
+        try:
+            faults = check_all(worker, self._toolchains, self.settings.profile)
+        finally:
+            worker.stop()  # until a program needs it
+        if faults and self.settings.languages is not None:
+            raise selftest.NotIsolated(f"languages: {faults}")
+        for name, fault in faults.items():
+            del self._toolchains[name]
+            self._missing[name] = fault
 
     def close(self) -> None:
         """End the fork servers; nothing stays behind."""
         for slot in self.slots:
             slot.program.stop()
             slot.tests.stop()
+            slot.native.stop()
         self._executor.shutdown()
 
     @property
@@ -149,8 +186,10 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         return [slot.program for slot in self.slots]
 
     def details(self) -> dict[str, str]:
-        """The isolation profile and the layers found at start."""
-        return {"profile": self.settings.profile, "layers": self._layers, "languages": "python"}
+        """The isolation profile, the layers found at start, and the languages."""
+        others = [f"{name} ({toolchain.version})" for name, toolchain in self._toolchains.items()]
+        languages = ", ".join([f"python ({platform.python_version()})", *others])
+        return {"profile": self.settings.profile, "layers": self._layers, "languages": languages}
 
     def score(self, batch: Sequence[ScoreJob[CodeOptions]]) -> list[Result]:
         """One result per job: the fraction of tests passed, and a verdict for each."""
@@ -172,10 +211,13 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
             raise Unscorable(f"code.tests: {len(plan.tests)}, over this service's {self.settings.max_tests}")
         if job.sample.response is None:
             raise Unscorable("response: missing; it holds the program")
+        name = plan.language.name
+        if name in self._missing:
+            raise Unscorable(f"code.language: {name!r} is not offered here: {self._missing[name]}")
         tests = plan.tests[: job.options.max_tests]
         program = job.sample.response
         if job.options.extraction == "last_block":
-            block = last_code_block(program)
+            block = last_code_block(program, plan.language.names)
             if block is None:
                 return self._without_program(job, len(tests), "the response has no closed fenced code block")
             program = block
@@ -183,12 +225,30 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
             program.encode()
         except UnicodeEncodeError:
             return self._without_program(job, len(tests), "the program is not valid Unicode")
-        verdicts: list[TestVerdict] = []
-        for test in tests:
-            verdicts.append(self._test(plan, test, program))
-            if verdicts[-1].verdict != "AC" and job.options.stop_at_first_failure:
-                break
+        with self._ready(plan, program) as ready:
+            if isinstance(ready, TestVerdict):
+                return self._result(job, [ready] * len(tests), len(tests), program)
+            verdicts: list[TestVerdict] = []
+            for test in tests:
+                verdicts.append(self._test(plan, test, ready))
+                if verdicts[-1].verdict != "AC" and job.options.stop_at_first_failure:
+                    break
         return self._result(job, verdicts, len(tests), program)
+
+    @contextmanager
+    def _ready(self, plan: tasks.Plan, program: str) -> Generator[str | native.Built | TestVerdict]:
+        """The program as it is run: Python source; or what was built of another, forgotten afterwards; or CE."""
+        toolchain = self._toolchains.get(plan.language.name)
+        if toolchain is None:
+            yield program
+            return
+        limits = self.settings.compile_limits()
+        built = self._twice(lambda slot: native.build(slot.native, plan.language, toolchain, program, limits))
+        try:
+            yield built
+        finally:
+            if isinstance(built, native.Built):
+                built.close()
 
     def _without_program(self, job: ScoreJob[CodeOptions], count: int, reason: str) -> Result:
         verdicts = [TestVerdict(verdict="CE", message=reason)] * count
@@ -221,12 +281,12 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         )
         return Result(status=Status.OK, value=value, reason="; ".join(notes), verdict=verdict)
 
-    def _test(self, plan: tasks.Plan, test: tasks.Test, program: str) -> TestVerdict:
-        if plan.kind in ("assert", "unittest"):
+    def _test(self, plan: tasks.Plan, test: tasks.Test, program: str | native.Built) -> TestVerdict:
+        if isinstance(program, str) and plan.kind in ("assert", "unittest"):
             return self._twice(
                 lambda slot: asserted(slot.program, slot.tests, self._executor, plan, test, program)
             )
-        run, verdict = self._twice(lambda slot: self._run(slot.program, plan, test, program))
+        run, verdict = self._twice(lambda slot: self._run(slot, plan, test, program))
         if verdict is not None:
             return verdict
         if plan.compare.mode == "checker":
@@ -234,8 +294,10 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         return judge.compared(run, plan, test)
 
     def _run(
-        self, worker: Worker, plan: tasks.Plan, test: tasks.Test, program: str
+        self, slot: Slot, plan: tasks.Plan, test: tasks.Test, program: str | native.Built
     ) -> tuple[Run, TestVerdict | None]:
+        if isinstance(program, native.Built):
+            return native.run(slot.native, program, test.stdin, plan.limits)
         job = programs.Job(
             kind=plan.kind,
             code=program,
@@ -246,7 +308,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
             cpu_s=plan.limits.cpu_s,
             memory_mb=plan.limits.memory_mb,
         )
-        run = worker.run(job, test.stdin, plan.limits)
+        run = slot.program.run(job, test.stdin, plan.limits)
         return run, judge.failure(run, plan.limits)
 
     def _twice(self, attempt: Callable[[Slot], _Answer]) -> _Answer:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from guerdon.types import CodeTask, CodeTest, Compare, Sample
+from guerdon_services.code.languages import named
+from guerdon_services.code.languages.language import Language
 from guerdon_services.code.supervision import RunLimits
 from guerdon_services.runtime.scorer import Unscorable
 
@@ -29,6 +31,7 @@ class Test:
 class Plan:
     """All that is needed to judge one program, without the program."""
 
+    language: Language
     kind: str
     function: str
     setup: str
@@ -54,14 +57,14 @@ def plan(sample: Sample, limits: LimitRange) -> Plan:
     task = sample.code
     if task is None:
         raise Unscorable("code: this service needs the tests of the program")
-    if task.language not in ("python", "python3"):
-        raise Unscorable(f"code.language: {task.language!r} is not supported, only 'python'")
+    language = _language(task)
     if not task.tests:
         raise Unscorable("code.tests: empty; without a test there is nothing to judge by")
     if task.kind == "call" and not task.function:
         raise Unscorable("code.function: kind 'call' needs the name of the function")
     compare = _compare(task)
     return Plan(
+        language=language,
         kind=task.kind,
         function=task.function or "",
         setup=_text("code.setup", task.setup or "").decode(),
@@ -72,6 +75,19 @@ def plan(sample: Sample, limits: LimitRange) -> Plan:
             for index, test in enumerate(task.tests)
         ),
     )
+
+
+def _language(task: CodeTask) -> Language:
+    try:
+        language = named(task.language)
+    except KeyError as error:
+        raise Unscorable(f"code.language: {error.args[0]}") from None
+    if language.find is not None:  # not Python
+        if task.kind != "stdio":
+            raise Unscorable(f"code.kind: {task.kind!r} is for Python, {language.name} has only 'stdio'")
+        if task.setup:
+            raise Unscorable(f"code.setup: is Python source, which {language.name} cannot use")
+    return language
 
 
 def _compare(task: CodeTask) -> Compare:

@@ -13,6 +13,8 @@ from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_W
 from pathlib import Path
 
 from guerdon_services.code import programs
+from guerdon_services.code.launch import Launch
+from guerdon_services.code.sandbox import Room
 from guerdon_services.code.server import Config, Hello
 from guerdon_services.code.supervision import (
     Infrastructure,
@@ -25,6 +27,7 @@ from guerdon_services.code.supervision import (
 )
 
 _SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
+_MFD_EXEC = 0x10
 _START_TIMEOUT_S = 120.0
 SCRATCH_PREFIX = "guerdon-code-"
 
@@ -32,9 +35,19 @@ SCRATCH_PREFIX = "guerdon-code-"
 class Worker:
     """One fork server and its scratch folder. Not for several threads at once."""
 
-    def __init__(self, profile: str, packages: list[str], scratch_parent: str, recycle_after: int) -> None:
+    def __init__(
+        self,
+        profile: str,
+        packages: list[str],
+        scratch_parent: str,
+        recycle_after: int,
+        rooms: dict[str, Room] | None = None,
+    ) -> None:
         self._profile = profile
         self._packages = packages
+        #: Given for executables other than the interpreter itself: what each kind of them may do.
+        self._rooms = rooms or {}
+        self._kept = False
         self._scratch_parent = scratch_parent
         self._recycle_after = recycle_after
         self._process: subprocess.Popen[bytes] | None = None
@@ -58,7 +71,7 @@ class Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.scratch = tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=self._scratch_parent)
         os.chmod(self.scratch, 0o711)
-        config = Config(self._profile, self.scratch, self._packages)  # type: ignore[arg-type]
+        config = Config(self._profile, self.scratch, self._packages, self._rooms)  # type: ignore[arg-type]
         module = "guerdon_services.code.server"
         command = [sys.executable, "-P", "-s", "-X", "utf8", "-m", module, str(theirs.fileno())]
         with tempfile.TemporaryFile() as log:
@@ -107,8 +120,37 @@ class Worker:
         Raises:
             Infrastructure: it did not come up.
         """
-        if self._control is None or self._runs >= self._recycle_after:
+        if self._control is None or (self._runs >= self._recycle_after and not self._kept):
             self.start()
+
+    @property
+    def folder(self) -> Path:
+        """Where the run works, and what it leaves to the next one when it is kept."""
+        return Path(self.scratch) / "run"
+
+    def clear(self) -> None:
+        """Remove a kept folder."""
+        self._kept = False
+        if self._control:
+            with contextlib.suppress(OSError):  # a dead server's folders go when it is replaced
+                self._control.send(b"CLEAR")
+
+    def launch(
+        self, room: str, job: Launch, stdin: bytes, limits: RunLimits, executable: int, *, keep: bool = False
+    ) -> Run:
+        """Run the executable file of that descriptor in a room; `keep` leaves its folder to the next run.
+
+        Raises:
+            Infrastructure: as for `run`; what a folder held is lost with the server.
+        """
+        if self._kept and self._control is None:
+            raise Infrastructure("the fork server died between two commands")
+        message = f"RUN {room} keep" if keep else f"RUN {room}"
+        run = self._supervised(message.encode(), json.dumps(job).encode(), stdin, limits, executable, None)
+        if run.report != programs.READY:
+            raise Infrastructure(f"could not execute: {run.report[2:300].decode('utf-8', 'replace')}")
+        self._kept = keep
+        return run
 
     def run(self, job: programs.Job, stdin: bytes, limits: RunLimits, link: Link | None = None) -> Run:
         """Run one program on one input; it gets the descriptor of `link`, which is left open.
@@ -116,12 +158,24 @@ class Worker:
         Raises:
             Infrastructure: the server or the sandbox failed; the server has been stopped where it was at fault.
         """
+        extra = link.descriptor if link else None
+        return self._supervised(b"RUN", json.dumps(job).encode(), stdin, limits, extra, link)
+
+    def _supervised(
+        self,
+        message: bytes,
+        job: bytes,
+        stdin: bytes,
+        limits: RunLimits,
+        extra: int | None,
+        link: Link | None,
+    ) -> Run:
         self.make_ready()
         assert self._control
         self._runs += 1
         with contextlib.ExitStack() as stack:
             try:
-                pipes = self._launch(job, stdin, link, stack)
+                pipes = self._hand_over(message, [job, stdin], extra, stack)
                 return Supervision(self._control, pipes, limits, link).result()
             except Starved:
                 self._kill_server()
@@ -136,12 +190,12 @@ class Worker:
             self._process.kill()
         self.stop()
 
-    def _launch(
-        self, job: programs.Job, stdin: bytes, link: Link | None, stack: contextlib.ExitStack
+    def _hand_over(
+        self, message: bytes, inputs: list[bytes], extra: int | None, stack: contextlib.ExitStack
     ) -> dict[int, str]:
         """Hand the server the descriptors; returns our ends of the pipes, by name."""
         assert self._control
-        theirs = [_sealed(json.dumps(job).encode()), _sealed(stdin)]
+        theirs = [sealed(content) for content in inputs]
         ours: dict[int, str] = {}
         for name in ("stdout", "stderr", "report"):
             reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -150,16 +204,20 @@ class Worker:
             theirs.append(writer)
             ours[reader] = name
         try:
-            socket.send_fds(self._control, [b"RUN"], [*theirs, link.descriptor] if link else theirs)
+            socket.send_fds(self._control, [message], theirs if extra is None else [*theirs, extra])
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
         return ours
 
 
-def _sealed(content: bytes) -> int:
+def sealed(content: bytes, *, executable: bool = False) -> int:
     """A file in memory that nobody can change any more, at its start. The caller closes it."""
-    descriptor = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        descriptor = os.memfd_create("input", flags | (_MFD_EXEC if executable else 0))
+    except OSError:  # kernels before 6.3 do not know the flag: there, all of these are executable
+        descriptor = os.memfd_create("input", flags)
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]

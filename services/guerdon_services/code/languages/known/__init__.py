@@ -1,0 +1,1 @@
+"""One module per language, each with a `LANGUAGE`."""
