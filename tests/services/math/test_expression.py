@@ -11,7 +11,7 @@ from guerdon_services.math.tree import Add, Apply, Bound, Call, Constant, Mul, N
 
 
 def shown(node: Node | None) -> str:
-    """A tree in brackets: (+ a b), (^ x 2), (/ a b), /a for 1 by a, f[x] for an unknown function, E and PI for constants."""
+    """A tree in brackets: (+ a b), (^ x 2), (/ a b), /a for 1 by a, f[x] for an unknown function, E for constants."""
     match node:
         case None:
             return "_"
