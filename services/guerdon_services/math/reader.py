@@ -60,6 +60,8 @@ class Reader:
         if len(tokens) == 1 and tokens[0].kind == "number":
             return Quantity(number(tokens[0].text))
         tokens = unwrapped(tokens)
+        if not tokens:
+            return Words("", unread=True)
         if not any(token.text in _STRUCTURAL for token in tokens):
             return leaf(_without_tail(tokens), self.reading)
         items = _congruences(tokens) or split_list(tokens)
