@@ -19,16 +19,18 @@ _RANGES = (
     (160, 960, -1), (1600, 16000, 1), (1600, 16000, -1), (16000, 160000, 1),
 )  # fmt: skip
 #: Functions that follow another formula beyond some value of their arguments.
-_SWITCHING = (
-    "max", "min", "floor", "ceil", "mod", "gcd", "lcm", "asin", "acos", "atan", "acot", "asec", "acsc", "acosh",
-)  # fmt: skip
+_SWITCHING = ("max", "min", "floor", "ceil", "mod", "gcd", "lcm")
+#: Functions that do where what they are the inverse of turns back.
+_INVERSE = ("asin", "acos", "atan", "acot", "asec", "acsc", "acosh")
 #: Functions that do where their arguments are 0.
 _AT_ZERO = ("abs", "sign", "arg")
 _OF_DIVISORS = ("gcd", "lcm", "mod")
 #: Numbers far from those that an expression names.
 _FAR, _FAR_WHOLE = (23, 150, 1100, 1_000_000), (47, 128, 1260, 10_007)
 #: Numbers that are looked around, points in all, and the largest divisor that is looked for.
-_MAX_MARKS, _MAX_POINTS, _MAX_DIVISOR = 12, 64, 1000
+_MAX_MARKS, _MAX_POINTS, _MAX_DIVISOR = 12, 96, 1000
+#: Real numbers that are whole.
+_WHOLE = (3, -2, 0)
 _STEPS = 500
 
 
@@ -68,9 +70,14 @@ def switches(*nodes: Node) -> list[Node]:
 def _turns(node: Call | Pow) -> bool:
     """Whether a function may follow one formula here and another one there; so do roots, by their branches."""
     if isinstance(node, Call):
+        if node.name in _SWITCHING:
+            return True
+        first = node.arguments[0]
         if node.name in _AT_ZERO:
-            return not _monomial(node.arguments[0])
-        return node.name in _SWITCHING or (node.name == "root" and not _one_formula(node.arguments[0]))
+            return not _monomial(first)
+        if node.name in _INVERSE:
+            return not _monomial(first) and not (isinstance(first, Add) and all(map(_linear, first.terms)))
+        return node.name == "root" and not _one_formula(first)
     if isinstance(node.exponent, Number) and node.exponent.value.denominator == 1:
         return False
     return not _one_formula(node.base)
@@ -79,21 +86,19 @@ def _turns(node: Call | Pow) -> bool:
 def _one_formula(base: Node) -> bool:
     """Whether roots of an expression are of one branch wherever they are real, or change it at 0 only."""
     if isinstance(base, Add):
-        # Linear, or positive everywhere.
-        return all(map(_linear, base.terms)) or (
-            any(isinstance(term, Number) and term.value > 0 for term in base.terms)
-            and not any(map(_perhaps_negative, base.terms))
-        )
+        if all(map(_linear, base.terms)):
+            return True
+        # x^2 + y^2 is 0 at 0 only, x^2 + 1 nowhere.
+        positive = any(isinstance(term, Number) and term.value > 0 for term in base.terms)
+        return not any(_perhaps_negative(term, positive) for term in base.terms)
     return _monomial(base)
 
 
 def _monomial(node: Node) -> bool:
-    factors = node.factors if isinstance(node, Mul) else (node,)
-    return all(
-        isinstance(factor, Number | Constant | Symbol)
-        or (isinstance(factor, Pow) and isinstance(factor.base, Number | Constant | Symbol))
-        for factor in factors
-    )
+    if isinstance(node, Mul):
+        return all(map(_monomial, node.factors))
+    base = node.base if isinstance(node, Pow) else node
+    return isinstance(base, Number | Constant | Symbol)
 
 
 def _linear(term: Node) -> bool:
@@ -103,11 +108,16 @@ def _linear(term: Node) -> bool:
     )
 
 
-def _perhaps_negative(term: Node) -> bool:
+def _perhaps_negative(term: Node, any_base: bool) -> bool:
     factors = term.factors if isinstance(term, Mul) else (term,)
     return not all(
         (isinstance(factor, Number) and factor.value > 0)
-        or (isinstance(factor, Pow) and isinstance(factor.exponent, Number) and _even(factor.exponent.value))
+        or (
+            isinstance(factor, Pow)
+            and (any_base or isinstance(factor.base, Symbol))
+            and isinstance(factor.exponent, Number)
+            and _even(factor.exponent.value)
+        )
         for factor in factors
     )
 
@@ -195,7 +205,9 @@ def beyond(
     if not concerned:
         return iter(())
     marked = marks(parts, constant)
-    real, natural = around(marked), multiples(marked, parts) if whole else []
+    # Rounding up is rounding down plus 1 everywhere but at whole numbers.
+    exact_ones = [*map(Fraction, _WHOLE), *marked, *(-mark for mark in marked)]
+    real, natural = [*around(marked), *exact_ones], multiples(marked, parts) if whole else []
 
     def points() -> Iterator[tuple[Point, bool]]:
         for index, far in enumerate(_FAR):

@@ -7,6 +7,7 @@ coefficients are.
 from fractions import Fraction
 from math import isqrt
 
+from guerdon_services.math.exact import Budget, rational
 from guerdon_services.math.tree import Add, Call, Constant, Mul, Node, Number, Pow
 
 #: Coefficients by radicand: n for sqrt(n), -n for i*sqrt(n), 1 for the rational part; square-free, none is 0.
@@ -14,6 +15,9 @@ Roots = dict[int, Fraction]
 
 #: Terms of a value, bits of a coefficient, largest radicand before its squares are taken out, and its exponents.
 _MAX_TERMS, _MAX_BITS, _MAX_RADICAND, _MAX_EXPONENT = 16, 2000, 10**8, 64
+
+#: Steps to find the value of an exponent, such as -(1/2).
+_EXPONENT_STEPS = 50
 
 
 class Outside(Exception):
@@ -43,8 +47,11 @@ def _value(node: Node) -> Roots:
             return product
         case Pow(base, Number(exponent)):
             return _power(_value(base), exponent)
-        case Pow(base, Mul((Number(above), Pow(Number(below), Number(minus))))) if minus == -1 and below:
-            return _power(_value(base), above / below)
+        case Pow(base, Mul() as written):
+            exponent = rational(written, Budget(_EXPONENT_STEPS))
+            if exponent is None:
+                raise Outside
+            return _power(_value(base), exponent)
         case Call("root", (base, Number(degree))) if degree == 2:
             return _power(_value(base), Fraction(1, 2))
         case _:

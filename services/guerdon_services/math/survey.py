@@ -1,6 +1,7 @@
 """What expressions are made of, found in one pass."""
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from hashlib import blake2b
 
 from guerdon_services.math.tree import (
@@ -92,16 +93,23 @@ def inscription(*nodes: Node) -> str:
     Points and primes that are drawn from it are none that the numerals can have been made for.
     """
     bits, stack = 0, list(nodes)
-    numerals: list[str] = []
+    values: list[Fraction] = []
     while stack:
         node = stack.pop()
         if isinstance(node, Number):
             value = node.value
-            numerals.append(f"{value.numerator:x}/{value.denominator:x}")
+            values.append(value)
             bits += value.numerator.bit_length() + value.denominator.bit_length() - 1
+        elif isinstance(node, Mul):
+            stack.extend(node.factors)
+        elif isinstance(node, Add):
+            stack.extend(node.terms)
         elif not isinstance(node, Symbol | Constant):
             stack.extend(children(node))
-    return blake2b(" ".join(numerals).encode(), digest_size=16).hexdigest() if bits > _FEW_BITS else ""
+    if bits <= _FEW_BITS:
+        return ""
+    text = " ".join([f"{value.numerator:x}/{value.denominator:x}" for value in values])
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def endless(node: Node) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
+from flint import arb
 
 from guerdon_services.math import balls, residues
 from guerdon_services.math.tree import (
@@ -187,6 +188,27 @@ lim(x, oo, 1/x) = lim(x, oo, x**(-1))
 9**9**9**9 = 9*9**(9**9**9-1)
 oo = oo
 -oo = -2*oo
+abs(x-10) = abs(10-x)
+exp(x**2)*abs(x-10) = abs(10-x)*exp(x**2)
+max(x, 20) = (x+20+abs(x-20))/2
+min(x, 100)+max(x, 100) = x+100
+abs(x-3)*abs(x+3) = abs(x**2-9)
+sqrt(x**2-2*x+1) = abs(x-1)
+sqrt((x-2)**2+(y-3)**2) = sqrt(x**2+y**2-4*x-6*y+13)
+ceil(x) = -floor(-x)
+gcd(n, 31) = gcd(31, n)
+floor(n/2)+floor((n+1)/2) = floor(n)
+sum(n, 1, oo, abs(n)*q**n) = sum(n, 1, oo, n*q**n)
+sum(n, 1, oo, (-1)**n/n) = sum(k, 1, oo, cos(pi*k)/k)
+int(x, 0, 2, abs(x)) = int(t, 0, 2, t)
+int(x, 0, 5, abs(x-10)) = int(x, 0, 5, 10-x)
+int(x, -oo, oo, exp(-abs(x))) = int(t, -oo, oo, exp(-abs(t)))
+int(x, -oo, 1, sqrt(2)*exp(x)) = int(t, -oo, 1, exp(t)*sqrt(2))
+lim(x, 0, sin(x)/x) = lim(t, 0, sin(t)/t)
+floor(tanh(200)) = 0
+coth(100)*tanh(100) = 1
+cosh(50)**2-sinh(50)**2 = 1
+sin(10**(-1000)) = sin(10**(-500)*10**(-500))
 """
 
 DIFFERENT = """
@@ -233,6 +255,63 @@ factorial(factorial(20)) = 1
 exp(exp(100)) = 5
 oo = 5
 oo = -oo
+abs(x-10) = 10-x
+abs(x-10**20) = 10**20-x
+abs(x-exp(10)) = exp(10)-x
+abs(x-10)+abs(x-20) = 30-2*x
+abs(x+10)/(x+10) = 1
+sqrt((x-10)**2) = 10-x
+sqrt(x**2-200*x+10000) = 100-x
+sqrt((x-30)**2+(x-30)**2) = sqrt(2)*(30-x)
+((x-10)**2)**(1/2) = 10-x
+max(x, 20) = 20
+max(x, y+20) = y+20
+floor(x/10) = floor(x/9)
+floor(x/10**6) = 0
+ceil(x) = floor(x)+1
+ceil(x/20) = floor(x/20)+1
+atan(tan(x/10)) = x/10
+acos(cos(x/10)) = x/10
+asin(2*x*sqrt(1-x**2)) = 2*asin(x)
+abs(n-50) = 50-n
+(-1)**n*abs(n-50) = (-1)**n*(50-n)
+gcd(n, 31) = 1
+gcd(n, 101) = 1
+gcd(n, 10**6+3) = 1
+gcd(n, 1147) = gcd(n, 31)
+lcm(n, 97) = 97*n
+mod(n, 60) = n
+tanh(200) = 1
+coth(200) = 1
+tanh(200)+5 = 6
+tanh(tanh(200)) = tanh(1)
+tanh(x**2+100) = 1
+floor(tanh(200)) = 1
+ln(cosh(200)) = 200-ln(2)
+cos(10**(-40)) = 1
+cos(exp(-100)) = 1
+cos(10**(-40)*x) = 1
+cosh(10**(-50)) = 1
+cos(cos(10**(-50))) = cos(1)
+cos(pi+10**(-40)) = -1
+sin(10**(-40)) = 10**(-40)
+sin(tan(10**(-20))) = tan(sin(10**(-20)))
+ln(1+10**(-50)) = 10**(-50)
+atan(10**40) = pi/2-10**(-40)
+asin(1-10**(-60)) = pi/2
+acos(1-10**(-60)) = 0
+exp(-1000)+1 = 1
+sqrt(1+10**(-60)) = 1
+sqrt(1+10**(-60)) = 1+10**(-60)/2
+sqrt(x**2+10**(-60)) = abs(x)
+x**(10**(-30)) = 1
+gamma(1+10**(-60)) = 1
+binomial(5, 2*tanh(300)) = 10
+f(sqrt(2)+10**(-30)) = f(sqrt(2))
+x+802300309654044959*1136906887958659199*x = x
+x+(802300309654044000+959)*(1136906887958659000+199)*x = x
+2**912140748257048871565924142892223684 = 1
+x**456070374128524435782962071446111842 = 1
 """
 
 OPEN = """
@@ -245,6 +324,26 @@ int(x, 0, 1, x**x) = 1
 lim(x, 0, sin(x)/x) = 1
 oo+x = 3
 oo-oo = 0
+0/0 = 1/0
+1/0 = 2/0
+0*(1/0) = 0
+x/(y-y) = 2*x/(y-y)
+f(1/0) = f(2/0)
+int(x, 0, 1, 1/0) = int(x, 0, 1, 2/0)
+tanh(10**9) = 1
+int(x, -2, 2, abs(x)) = int(x, -2, 2, x)
+int(x, -1, 100, abs(x)) = int(x, -1, 100, x)
+int(x, 0, 2, abs(x-1)) = int(x, 0, 2, 1-x)
+int(x, 0, 100, abs(x-50)) = int(x, 0, 100, 50-x)
+int(x, 0, 5, floor(x)) = int(x, 0, 5, 0)
+int(x, 0, 1, sin(x)+10**(-30)) = int(x, 0, 1, sin(x))
+int(x, 0, oo, sqrt((x-70)**2)) = int(x, 0, oo, 70-x)
+sum(n, 1, oo, abs(sin(n))) = sum(n, 1, oo, sin(n))
+sum(n, -oo, oo, abs(n)*q**n) = sum(n, -oo, oo, n*q**n)
+sum(n, -100, oo, abs(n)*q**n) = sum(n, -100, oo, n*q**n)
+sum(n, 1, oo, gcd(n, 31)*q**n) = sum(n, 1, oo, q**n)
+lim(x, 0, abs(x)/x) = lim(x, 0, 1)
+lim(x, oo, abs(x-100)/x) = lim(x, oo, (100-x)/x)
 """
 
 
@@ -415,6 +514,18 @@ print([Point(index, Budget(100)).value(node) for index in range(3)], [point(i, {
         for seed in ("1", "2")
     }
     assert len(outputs) == 1
+
+
+def test_numerals_cannot_be_made_for_the_points_of_others() -> None:
+    """An expression that is 0 at all points where x is compared if it has few numerals."""
+    nothing = Mul(tuple(Add((X, negated(_place(balls.point(index, set()))))) for index in range(16)))
+    for factor in (ONE, root(number(2), number(2))):
+        assert VALUES.equal(Add((X, Mul((factor, nothing)))), X) is False
+
+
+def _place(point: Callable[[str], arb]) -> Number:
+    mantissa, exponent = point("x").man_exp()
+    return Number(int(mantissa) * Fraction(2) ** int(exponent))
 
 
 def nested(name: str, node: Node, times: int) -> Node:
