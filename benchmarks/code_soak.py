@@ -32,6 +32,7 @@ from guerdon_services.runtime.scorer import ScoreJob
 
 _LIMITS = Limits(cpu_s=1, wall_s=5, memory_mb=128, output_kb=256)
 _SHORT = Limits(cpu_s=0.05, wall_s=0.3, memory_mb=128, output_kb=256)
+_NODE = Limits(cpu_s=5, wall_s=20, memory_mb=512)
 _OPTIONS = CodeOptions(extraction="whole")
 
 
@@ -46,8 +47,16 @@ class Program:
     weight: int = 10
 
 
-def _stdio(name: str, code: str, verdicts: str, weight: int = 10, limits: Limits = _LIMITS) -> Program:
-    task = CodeTask(kind="stdio", tests=[CodeTest(input="1 2 3\n", output="6\n")], limits=limits)
+def _stdio(
+    name: str,
+    code: str,
+    verdicts: str,
+    weight: int = 10,
+    limits: Limits = _LIMITS,
+    language: str = "python",
+) -> Program:
+    tests = [CodeTest(input="1 2 3\n", output="6\n")]
+    task = CodeTask(kind="stdio", language=language, tests=tests, limits=limits)
     return Program(name, code, task, frozenset(verdicts.split()), weight)
 
 
@@ -109,6 +118,18 @@ PROGRAMS = [
     _assert("equal to everything", "class E:\n    def __eq__(s, o): return True\ndef f(a, b): return E()", "WA"),
     _assert("leaves its tests", "import os\ndef f(a, b): os._exit(0)", "RE"),
 ]  # fmt: skip
+#: Languages whose tools a machine may lack; compiling costs a thousand times what a small program does.
+OTHERS = {
+    "cpp": [
+        _stdio("C++", '#include <cstdio>\nint main() { puts("6"); }', "AC", 1, language="cpp"),
+        _stdio("C++ that does not compile", "int main() { return x; }", "CE", 1, language="cpp"),
+        _stdio("C++ that spins", 'int main() { for (;;) asm(""); }', "TLE", 1, _SHORT, "cpp"),
+    ],
+    "javascript": [
+        _stdio("JavaScript", "console.log(6)", "AC", 2, _NODE, "javascript"),
+        _stdio("JavaScript that throws", "throw 6", "RE", 2, _NODE, "javascript"),
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -125,12 +146,13 @@ class Figures:
 
     @classmethod
     def now(cls, scratch: Path) -> "Figures":
-        """Read them; the fork servers may still be clearing up after their last program."""
+        """Read them, once the fork servers have cleared up after the programs that answered last."""
         own = psutil.Process()
         servers = own.children()
         deadline = time.monotonic() + 10
         while _files(scratch) and time.monotonic() < deadline:
             time.sleep(0.01)
+        time.sleep(0.2)  # Then they close the last program's descriptors.
         return cls(
             processes=len(own.children(recursive=True)),
             threads=own.num_threads(),
@@ -160,17 +182,26 @@ def _files(scratch: Path) -> int:
     return sum(1 for _ in scratch.glob("*/**/*"))
 
 
-def stream(seed: int) -> Iterator[Program]:
-    """Programs without end, each as often as its weight says."""
+def offered(scorer: CodeScorer) -> list[Program]:
+    """The programs in languages that the verifier has here."""
+    languages = scorer.details()["languages"]
+    others = [programs for language, programs in OTHERS.items() if f"{language} (" in languages]
+    return [*PROGRAMS, *(program for programs in others for program in programs)]
+
+
+def stream(programs: list[Program], seed: int) -> Iterator[Program]:
+    """Programs without end: each once, then each as often as its weight says."""
     chosen = random.Random(seed)
-    yield from PROGRAMS
+    yield from programs
     while True:
-        yield from chosen.choices(PROGRAMS, [program.weight for program in PROGRAMS], k=100)
+        yield from chosen.choices(programs, [program.weight for program in programs], k=100)
 
 
 def soak(scorer: CodeScorer, scratch: Path, arguments: argparse.Namespace) -> int:
     """Run the programs and print the figures; returns how many things are wrong."""
-    programs = stream(arguments.seed)
+    kinds = offered(scorer)
+    print(f"{len(kinds)} kinds of programs; {', '.join(f'{k} {v}' for k, v in scorer.details().items())}")
+    programs = stream(kinds, arguments.seed)
     mismatches: Counter[str] = Counter()
     first: Figures | None = None
     leaks: list[str] = []
@@ -206,7 +237,9 @@ def soak(scorer: CodeScorer, scratch: Path, arguments: argparse.Namespace) -> in
 def _warm_up(scorer: CodeScorer, pool: ThreadPoolExecutor) -> None:
     """Have every slot start all that it starts when first needed: what runs at once needs different ones."""
     slow = "import numpy, time\ntime.sleep(0.3)\n"
-    for program in (_stdio("slow", slow + "print(6)", "AC"), _assert("slow assert", slow + _ADD, "AC")):
+    programs = [_stdio("slow", slow + "print(6)", "AC"), _assert("slow assert", slow + _ADD, "AC")]
+    programs += [program for program in offered(scorer) if program not in PROGRAMS]
+    for program in programs:
         list(pool.map(lambda one: _judged(scorer, one), [program] * 3 * scorer.batching.concurrency))
 
 
