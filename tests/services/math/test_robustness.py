@@ -77,10 +77,10 @@ def test_an_unreadable_reference_is_never_right(reference: str) -> None:
             decide(answer, reference, Values(balls=True))
 
 
-LONG = 50_000
+LONG = 20_000
 REPEATED = [
     "1", "x", "x!", "-", "1/", "x/", "1+", "1<", "x=", "1,", "1, ", "1,234,", "1:", "2^", "2^{", "9^", "(", "[", "{",
-    r"\{", "|", "'", "\n", " ", "A. ", "the ", "and ", "½", "²", "①", r"\sqrt{", r"\frac", r"\sin ", r"\log_", r"\pm 1",
+    r"\{", "|", "'", "A. ", "the ", "and ", "½", "²", "①", r"\sqrt{", r"\frac", r"\sin ", r"\log_", r"\pm 1",
     r"\text{cm}", r"\textbf{(A)}", r"\left", r"\\", r"x\in\{", "f(", "a_{", r"(1,2)\cup", r"x<1\text{ or }",
     r"\sum_{k=1}^{9}", r"\lim_{x\to0}", r"\int ", r"\begin{pmatrix}", "1&", "|x-1|+", "(x-1)", "5 cm", r"\max(1,",
     "&lt;",
@@ -90,17 +90,20 @@ REPEATED = [
 @pytest.mark.parametrize("fragment", REPEATED)
 def test_size_does_not_stop_a_decision(fragment: str) -> None:
     text = fragment * (LONG // len(fragment))
-    for answer in (text, f"{text}1"):
-        for reference in ("7", "x>2", "1, 2, 3"):
-            check_quickly(answer, reference)
+    check_quickly(text, "7")
+    check_quickly(f"{text}1", "x>2, 3")
 
 
-@pytest.mark.parametrize("fragment", ["1+", "x!", "the ", "5 cm", r"\text{cm}"])
-@pytest.mark.parametrize(
-    "reference", [r"5\text{ cm}", r"60\text{ km/h}", r"50\%", r"90^\circ", "B. 5", "May 5", "12:30"]
-)
-def test_nor_beside_units_and_letters(fragment: str, reference: str) -> None:
-    check_quickly(fragment * (LONG // len(fragment)), reference)
+@pytest.mark.parametrize("reference", [r"5\text{ cm}", r"60\text{ km/h}", r"50\%", "B. 5", "12:30"])
+def test_nor_beside_units_and_letters(reference: str) -> None:
+    for fragment in ("1+", "x!", "the ", "5 cm"):
+        check_quickly(fragment * (LONG // len(fragment)), reference)
+
+
+def test_nor_does_space() -> None:
+    for space in (" ", "\n", "\\,", "~"):
+        check_quickly(space * 2 * LONG, "7")
+        check_quickly(f"8{space * 2 * LONG}", "7")
 
 
 def check_quickly(answer: str, reference: str) -> None:
