@@ -83,7 +83,7 @@ REPEATED = [
     r"\{", "|", "'", "A. ", "the ", "and ", "½", "²", "①", r"\sqrt{", r"\frac", r"\sin ", r"\log_", r"\pm 1",
     r"\text{cm}", r"\textbf{(A)}", r"\left", r"\\", r"x\in\{", "f(", "a_{", r"(1,2)\cup", r"x<1\text{ or }",
     r"\sum_{k=1}^{9}", r"\lim_{x\to0}", r"\int ", r"\begin{pmatrix}", "1&", "|x-1|+", "(x-1)", "5 cm", r"\max(1,",
-    "&lt;",
+    "&lt;", r"\mathbf",
 ]  # fmt: skip
 
 
