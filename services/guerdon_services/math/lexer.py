@@ -289,7 +289,10 @@ class _Lexer:
             if name in ACCENTS:
                 self._add("mark", "\\" + name)
             return
-        inside, self._at = found.group(1) or found.group(2), found.end()
+        inside = found.group(1) or found.group(2)
+        if inside[1:] in FONTS or inside[1:] in ACCENTS:  # the next command says it
+            return
+        self._at = found.end()
         if name == "mathbf" and inside in ("R", "Z", "Q", "N", "C"):
             self._add("mark", f"\\mathbb{inside}")
         elif name in ACCENTS and not (name == "vec" and len(inside) == 1):
