@@ -187,6 +187,8 @@ class Comparison:
 
     def _collection(self, answer: Shape, gold: Shape) -> bool:
         if isinstance(gold, Many) and isinstance(answer, Many):
+            if {answer.kind, gold.kind} == {"and", "or"} and _is_statement(gold):
+                return False
             return self._unordered(_flat(answer), _flat(gold), distinct="set" in (answer.kind, gold.kind))
         if isinstance(gold, Ordered) and isinstance(answer, Ordered):
             brackets = (answer.left, answer.right), (gold.left, gold.right)
@@ -325,6 +327,11 @@ def _flat(many: Many) -> tuple[Shape, ...]:
 def _alone(shape: Shape) -> Shape:
     alone = isinstance(shape, Many) and len(shape.items) == 1 and not isinstance(shape.items[0], Words)
     return shape.items[0] if alone and isinstance(shape, Many) else shape
+
+
+def _is_statement(many: Many) -> bool:
+    """Letters alone, of which "and" and "or" say different things."""
+    return all(isinstance(item, Quantity) and isinstance(item.node, Symbol) for item in many.items)
 
 
 def _is_assignment(items: Sequence[Shape]) -> bool:

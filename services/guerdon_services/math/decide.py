@@ -19,7 +19,7 @@ _SHOWN = 2000
 #: Words in a reference beyond which it is prose that only a reader could judge.
 _MAX_WORDS = 4
 _NO_VALUE = frozenset({"", "nan", "none", "null", "n/a"})
-_INTEGER = re.compile(r"\s*([-+]?)\s*([1-9]\d{0,2}(?:,\d{3})+|\d+)\s*", re.ASCII)
+_INTEGER = re.compile(r"([-+]?)\s*([1-9]\d{0,2}(?:,\d{3})+|\d+)", re.ASCII)
 _ONE_CHARACTER = re.compile(r"\{(\w)\}")
 
 
@@ -91,7 +91,7 @@ def decide_long(answer: str, reference: str) -> Decision:
 
 def integer_digits(text: str) -> str | None:
     """Sign and digits of an integer of any length, without separators and leading zeros; None for the rest."""
-    match = _INTEGER.fullmatch(text)
+    match = _INTEGER.fullmatch(text.strip())
     if not match:
         return None
     digits = match.group(2).replace(",", "").lstrip("0") or "0"

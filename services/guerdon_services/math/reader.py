@@ -345,10 +345,21 @@ def _set_builder(inside: list[Token]) -> tuple[str, list[Token]] | None:
             if not {token.text for token in condition} & SIGNS:
                 return None
             if not named:  # {2k | k in Z}: only the same condition is the same set
-                return canonical(condition), inside[:index]
+                return _built(inside[:index], condition)
             domain = named.group("domain") or ""
             return ("" if domain in ("", "R", r"\mathbbR") else domain), condition
     return None
+
+
+def _built(head: list[Token], condition: list[Token]) -> tuple[str, list[Token]]:
+    """The condition as text and the expression, under one name of the variable: 2n for n in Z is 2k for k in Z."""
+    name = condition[0].text if condition[0].kind == "word" and len(condition[0].text) == 1 else "k"
+    if name != "k" and not any(token.text == "k" for token in (*head, *condition)):
+        head, condition = (
+            [token._replace(text="k") if token.text == name else token for token in part]
+            for part in (head, condition)
+        )
+    return canonical(condition), head
 
 
 def _conjunction(tokens: list[Token]) -> Literal["list", "and", "or"]:

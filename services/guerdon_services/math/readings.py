@@ -13,6 +13,9 @@ from guerdon_services.math.shapes import Quantity, Shape, canonical, literal
 from guerdon_services.math.units import split_unit
 from guerdon_services.math.values import Values
 
+#: Tokens that a unit in letters may have.
+_LONGEST_UNIT = 12
+
 
 class Side(NamedTuple):
     """An answer or a reference: its text, its tokens, and these as text again."""
@@ -125,7 +128,7 @@ def _unit_key(tokens: list[Token]) -> str:
 
 def _without_unit(tokens: list[Token], unit: str) -> list[Token]:
     """The tokens without a unit in letters that could also be variables: 60 km/h beside 60 \\text{km/h}."""
-    for cut in range(1, len(tokens)):
+    for cut in range(max(1, len(tokens) - _LONGEST_UNIT), len(tokens)):
         if _unit_key(tokens[cut:]) == unit:
             return tokens[:cut]
     return tokens
