@@ -3,16 +3,16 @@
 import re
 from dataclasses import replace
 
+from guerdon_services.math.arithmetic.values import Values
 from guerdon_services.math.choices import chosen
+from guerdon_services.math.comparison.singles import same_words
 from guerdon_services.math.dates import parse_date, same_date
 from guerdon_services.math.decision import Decision, UnreadableReference
-from guerdon_services.math.leaves import is_words, said, words
-from guerdon_services.math.lexer import Unreadable
-from guerdon_services.math.reader import split_list
-from guerdon_services.math.readings import Side, decide_meaning, tokens_of
-from guerdon_services.math.shapes import canonical
-from guerdon_services.math.singles import same_words
-from guerdon_services.math.values import Values
+from guerdon_services.math.meaning import Side, decide_meaning, tokens_of
+from guerdon_services.math.notation.lexer import Unreadable
+from guerdon_services.math.reading.leaves import is_words, said, words
+from guerdon_services.math.reading.reader import split_list
+from guerdon_services.math.reading.shapes import canonical
 
 #: Characters of a normalised text that a decision repeats.
 _SHOWN = 2000

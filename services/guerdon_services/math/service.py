@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from guerdon.types import Result, Sample, Status, Verdict, failed
+from guerdon_services.math.arithmetic.values import NeedsBalls, Values
 from guerdon_services.math.decide import decide, decide_long, is_list
 from guerdon_services.math.decision import Decision, UnreadableReference
-from guerdon_services.math.extract import Extraction, Mode, extract
-from guerdon_services.math.values import NeedsBalls, Values
+from guerdon_services.math.extraction.extract import Extraction, Mode, extract
 from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, ScorerOptions, ScorerSettings
 from guerdon_services.workers import CallFailed, NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
 

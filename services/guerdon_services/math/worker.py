@@ -6,9 +6,9 @@ is at fault.
 
 from dataclasses import asdict
 
+from guerdon_services.math.arithmetic.values import Values
 from guerdon_services.math.decide import decide
 from guerdon_services.math.decision import UnreadableReference
-from guerdon_services.math.values import Values
 from guerdon_services.workers import Handler, Message, serve
 
 

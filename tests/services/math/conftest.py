@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from guerdon.types import Result, Sample
-from guerdon_services.math.extract import Mode
+from guerdon_services.math.extraction.extract import Mode
 from guerdon_services.math.service import MathOptions, MathScorer, MathSettings
 from guerdon_services.runtime.scorer import ScoreJob
 

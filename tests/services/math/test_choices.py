@@ -2,9 +2,9 @@
 
 import pytest
 
+from guerdon_services.math.arithmetic.values import Values
 from guerdon_services.math.decide import decide
 from guerdon_services.math.decision import UnreadableReference
-from guerdon_services.math.values import Values
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import NamedTuple, cast
 import pytest
 
 from guerdon.types import Result
+from guerdon_services.math.arithmetic.values import Values
 from guerdon_services.math.decide import decide
 from guerdon_services.math.decision import UnreadableReference
-from guerdon_services.math.extract import Mode, extract
+from guerdon_services.math.extraction.extract import Mode, extract
 from guerdon_services.math.service import MathSettings
-from guerdon_services.math.values import Values
 
 PAGE = (Path(__file__).parents[3] / "docs/math.md").read_text(encoding="utf-8")
 _CELL = re.compile(r"(?<!\\)\|")

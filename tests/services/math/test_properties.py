@@ -10,8 +10,8 @@ from typing import Protocol
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from guerdon_services.math.arithmetic.values import Values
 from guerdon_services.math.decide import decide
-from guerdon_services.math.values import Values
 
 #: The same examples in every run: a verifier is judged by the same answers today and tomorrow.
 EXAMPLES = settings(max_examples=400, deadline=None, derandomize=True)

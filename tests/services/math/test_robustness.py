@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from guerdon_services.math.arithmetic.values import Values
 from guerdon_services.math.decide import decide
 from guerdon_services.math.decision import UnreadableReference
-from guerdon_services.math.values import Values
 
 _FRAGMENTS = r"""
 \frac \frac{1}{2} \sqrt \sqrt[3]{ \left( \right) \left[ \right. \{ \} { } ( ) [ ] | \| ^ _ ! ' % ° ^\circ $ & \\ \ = < >

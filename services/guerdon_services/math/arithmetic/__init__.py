@@ -1,0 +1,1 @@
+"""Values of expressions: exact, modular, in balls."""

@@ -1,0 +1,1 @@
+"""From tokens to typed shapes: quantities, intervals, sets, tuples, relations, matrices."""
