@@ -20,7 +20,7 @@ _SHOWN = 2000
 _MAX_WORDS = 4
 _NO_VALUE = frozenset({"", "nan", "none", "null", "n/a"})
 _INTEGER = re.compile(r"([-+]?)\s*([1-9]\d{0,2}(?:,\d{3})+|\d+)", re.ASCII)
-_ONE_CHARACTER = re.compile(r"\{(\w)\}")
+_ONE_CHARACTER = re.compile(r"\{(\w)\}(?!\w)")
 
 
 def decide(answer: str, reference: str, values: Values, *, choices: bool = True) -> Decision:
@@ -53,7 +53,7 @@ def decide(answer: str, reference: str, values: Values, *, choices: bool = True)
 
 
 def _decided(given: Side, gold: Side, values: Values, choices: bool) -> Decision:
-    """The first rule that applies."""
+    """The first rule that applies: same text, same items, dates, choices, words, and then what the two mean."""
     in_words = is_words(given.tokens)
     if _key(given, in_words=in_words) == _key(gold, in_words=is_words(gold.tokens)):
         return Decision(True, "string", "the same text")

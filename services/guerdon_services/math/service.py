@@ -62,8 +62,9 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
             memory_mb=settings.memory_mb,
             recycle_after=settings.recycle_after,
         )
-        # The responses of one group often give the same answer. Failures raise, and are not remembered.
-        self._compared = lru_cache(maxsize=_REMEMBERED)(self._compare)
+        # The responses of one group often give the same answer. Failures raise, and are not remembered; nor are long
+        # texts, which would fill the memory.
+        self._remembered = lru_cache(maxsize=_REMEMBERED)(self._compare)
 
     def open(self) -> None:
         """Start the workers; returns when each is ready."""
@@ -134,6 +135,10 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
         if unread:
             return failed(Status.INVALID_INPUT, "; ".join(unread))
         return _result(*wrong[0])
+
+    def _compared(self, answer: str, reference: str) -> Decision | str:
+        short = len(answer) + len(reference) <= _SHORT
+        return self._remembered(answer, reference) if short else self._compare(answer, reference)
 
     def _compare(self, answer: str, reference: str) -> Decision | str:
         """The decision, or why the reference cannot be read."""

@@ -11,11 +11,14 @@ from guerdon_services.math.decide import decide
 from guerdon_services.math.decision import UnreadableReference
 from guerdon_services.workers import Handler, Message, serve
 
+#: Steps of one comparison, of about a microsecond each.
+_STEPS = 500_000
+
 
 def compare(request: Message) -> Message:
     """Answer one request."""
     try:
-        return asdict(decide(request["answer"], request["reference"], Values(balls=True)))
+        return asdict(decide(request["answer"], request["reference"], Values(balls=True, steps=_STEPS)))
     except UnreadableReference as problem:
         return {"unreadable": str(problem)}
 

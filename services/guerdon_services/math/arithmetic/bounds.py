@@ -61,9 +61,11 @@ def _power(
     base: tuple[Fraction, Fraction], exponents: tuple[Fraction, Fraction]
 ) -> tuple[Fraction, Fraction]:
     exponent, high = exponents
+    if exponent != high:
+        raise NoBounds
     if exponent == Fraction(1, 2):
         return _square_root(base)
-    if exponent != high or exponent.denominator != 1 or abs(exponent) > _MAX_EXPONENT:
+    if exponent.denominator != 1 or abs(exponent) > _MAX_EXPONENT:
         raise NoBounds
     if exponent < 0:
         if base[0] <= 0 <= base[1]:

@@ -29,7 +29,6 @@ from guerdon_services.math.reading.shapes import (
     Words,
     is_interval,
     is_listed,
-    literal,
 )
 
 #: Items that are compared each with each; longer lists must agree item by item, or be plain numbers.
@@ -232,8 +231,8 @@ class Comparison:
         if len(answer) != len(gold):
             return any(map(self._unread, gold))
         if len(gold) > _MAX_PAIRED:
-            answer, gold = sorted(answer, key=_by_value), sorted(gold, key=_by_value)
-            return self._in_order(answer, gold)
+            in_size = sorted(answer, key=self._by_value), sorted(gold, key=self._by_value)
+            return self._in_order(answer, gold) or self._in_order(*in_size)
         if _is_assignment(gold) and not any(isinstance(item, Labelled) for item in answer):
             return self._in_order(answer, gold)
         left, missing = _rest(answer, gold)
@@ -256,6 +255,11 @@ class Comparison:
         if isinstance(answer, Ordered) and isinstance(gold, Ordered) and answer.variable and gold.variable:
             return answer.variable == gold.variable and self.same(answer, gold)
         return self.same(answer, gold)
+
+    def _by_value(self, shape: Shape) -> tuple[Fraction, str]:
+        """Orders long lists: rational values first by size, all else by spelling."""
+        value = self.values.rational(shape.node) if isinstance(shape, Quantity) else None
+        return (Fraction(0), repr(shape)) if value is None else (value, "")
 
     def _distinct(self, items: Sequence[Shape]) -> list[Shape]:
         kept: list[Shape] = []
@@ -349,8 +353,3 @@ def _rest(answer: Sequence[Shape], gold: Sequence[Shape]) -> tuple[list[Shape], 
         else:
             missing.append(wanted)
     return left, missing
-
-
-def _by_value(shape: Shape) -> tuple[Fraction, str]:
-    number = literal(shape.node) if isinstance(shape, Quantity) else None
-    return (Fraction(0), repr(shape)) if number is None else (number.value, "")
