@@ -7,6 +7,7 @@ sender may be hostile: decoding builds nothing but plain values, checks every le
     i f s b      integer (hexadecimal text), float (8 bytes), text (UTF-8), bytes
     l t d S z    list, tuple, dict (keys and values in turn), set, frozenset
     o            anything else: only the name of its type
+    x            a list that `special` turned a value into, and turns back into one; malformed where none is given
 """
 
 import struct
@@ -18,6 +19,12 @@ MAX_DEPTH = 200
 _LENGTH = struct.Struct("<Q")
 _DOUBLE = struct.Struct("<d")
 _CONTAINERS: list[tuple[Any, bytes]] = [(list, b"l"), (tuple, b"t"), (set, b"S"), (frozenset, b"z")]
+_PLAIN = frozenset({bool, int, float, str, bytes, list, tuple, dict, set, frozenset, type(None)})
+Put = Callable[[bytes], None]
+#: What to say about a value whose type is not exactly a plain one: a list to encode instead, or None.
+Describe = Callable[[Any], "list[Any] | None"]
+#: The value that such a list stands for.
+Rebuild = Callable[["list[Any]"], Any]
 
 
 class Malformed(ValueError):
@@ -31,61 +38,74 @@ class Opaque:
     type_name: str
 
 
-def encode(value: Any) -> bytes:
+def is_plain(value: Any) -> bool:
+    """True when the value's type is exactly a builtin one that has an encoding."""
+    return type(value) in _PLAIN
+
+
+def encode(value: Any, special: Describe | None = None) -> bytes:
     """The bytes of one value; subclasses of builtin containers and numbers count as what they extend.
+
+    `special` is asked first about every value that is not of a plain type.
 
     Raises:
         ValueError: nested deeper than `MAX_DEPTH` (or containing itself).
     """
     parts: list[bytes] = []
-    _encode(value, parts.append, 0)
+    _Writer(parts.append, special).write(value, 0)
     return b"".join(parts)
 
 
-def _encode(value: Any, put: Callable[[bytes], None], depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"the value is nested deeper than {MAX_DEPTH}")
-    kind = cast("type[Any]", type(value))
-    if value is None or kind is bool:
-        put(b"N" if value is None else b"T" if value else b"F")
-    elif issubclass(kind, int):
-        _put_sized(put, b"i", format(int.__index__(value), "x").encode())
-    elif issubclass(kind, float):
-        put(b"f" + _DOUBLE.pack(float.__float__(value)))
-    elif issubclass(kind, str):
-        _put_sized(put, b"s", str.encode(value, "utf-8", "surrogatepass"))
-    elif issubclass(kind, bytes):
-        _put_sized(put, b"b", bytes(value))
-    elif issubclass(kind, dict):
-        items = list(dict[Any, Any].items(value))
-        _put_items(put, b"d", (part for item in items for part in item), len(items), depth)
-    elif kind.__module__ == "numpy" and hasattr(value, "tolist"):
-        _encode(value.tolist(), put, depth + 1)
-    else:
-        _encode_container(value, kind, put, depth)
+class _Writer:
+    def __init__(self, put: Put, special: Describe | None) -> None:
+        self.put = put
+        self.special = special
 
+    def write(self, value: Any, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"the value is nested deeper than {MAX_DEPTH}")
+        kind = cast("type[Any]", type(value))
+        if self.special and kind not in _PLAIN:
+            described = self.special(value)
+            if described is not None:
+                self.put(b"x")
+                self.write(described, depth + 1)
+                return
+        if value is None or kind is bool:
+            self.put(b"N" if value is None else b"T" if value else b"F")
+        elif issubclass(kind, int):
+            self.sized(b"i", format(int.__index__(value), "x").encode())
+        elif issubclass(kind, float):
+            self.put(b"f" + _DOUBLE.pack(float.__float__(value)))
+        elif issubclass(kind, str):
+            self.sized(b"s", str.encode(value, "utf-8", "surrogatepass"))
+        elif issubclass(kind, bytes):
+            self.sized(b"b", bytes(value))
+        elif issubclass(kind, dict):
+            items = list(dict[Any, Any].items(value))
+            self.items(b"d", (part for item in items for part in item), len(items), depth)
+        elif kind.__module__ == "numpy" and hasattr(value, "tolist"):
+            self.write(value.tolist(), depth + 1)
+        else:
+            self.container(value, kind, depth)
 
-def _encode_container(value: Any, kind: type[Any], put: Callable[[bytes], None], depth: int) -> None:
-    for base, tag in _CONTAINERS:
-        if issubclass(kind, base):
-            # The builtin's own iterator: a subclass may have overridden it.
-            items: list[Any] = list(base.__iter__(value))
-            _put_items(put, tag, items, len(items), depth)
-            return
-    _put_sized(put, b"o", kind.__name__.encode("utf-8", "replace")[:100])
+    def container(self, value: Any, kind: type[Any], depth: int) -> None:
+        for base, tag in _CONTAINERS:
+            if issubclass(kind, base):
+                # The builtin's own iterator: a subclass may have overridden it.
+                items: list[Any] = list(base.__iter__(value))
+                self.items(tag, items, len(items), depth)
+                return
+        self.sized(b"o", kind.__name__.encode("utf-8", "replace")[:100])
 
+    def sized(self, tag: bytes, body: bytes) -> None:
+        self.put(tag + _LENGTH.pack(len(body)))
+        self.put(body)
 
-def _put_sized(put: Callable[[bytes], None], tag: bytes, body: bytes) -> None:
-    put(tag + _LENGTH.pack(len(body)))
-    put(body)
-
-
-def _put_items(
-    put: Callable[[bytes], None], tag: bytes, items: Iterable[Any], count: int, depth: int
-) -> None:
-    put(tag + _LENGTH.pack(count))
-    for item in items:
-        _encode(item, put, depth + 1)
+    def items(self, tag: bytes, items: Iterable[Any], count: int, depth: int) -> None:
+        self.put(tag + _LENGTH.pack(count))
+        for item in items:
+            self.write(item, depth + 1)
 
 
 def encode_list(items: Iterable[bytes]) -> bytes:
@@ -103,18 +123,29 @@ def decode(data: bytes, *, json_only: bool = False) -> Any:
     Raises:
         Malformed: `data` is anything else than exactly one value.
     """
-    reader = _Reader(data, json_only)
+    reader = Reader(data, json_only=json_only)
     value = reader.value(0)
-    if reader.position != len(data):
-        raise Malformed("bytes follow the value")
+    reader.end()
     return value
 
 
-class _Reader:
-    def __init__(self, data: bytes, json_only: bool) -> None:
+class Reader:
+    """Reads values that follow one another; `special` turns lists with tag x into what they stand for."""
+
+    def __init__(self, data: bytes, *, json_only: bool = False, special: Rebuild | None = None) -> None:
         self.data = data
         self.position = 0
         self.json_only = json_only
+        self.special = special
+
+    def end(self) -> None:
+        """Check that nothing follows.
+
+        Raises:
+            Malformed: something does.
+        """
+        if self.position != len(self.data):
+            raise Malformed("bytes follow the value")
 
     def take(self, count: int) -> bytes:
         if count > len(self.data) - self.position:
@@ -129,7 +160,12 @@ class _Reader:
             raise Malformed("the value is cut short")
         return length
 
-    def value(self, depth: int) -> Any:
+    def value(self, depth: int = 0) -> Any:
+        """The next value.
+
+        Raises:
+            Malformed: there is none, or it is no value.
+        """
         if depth > MAX_DEPTH:
             raise Malformed(f"the value is nested deeper than {MAX_DEPTH}")
         tag = self.take(1)
@@ -141,7 +177,18 @@ class _Reader:
             return self.scalar(tag, self.take(self.length()))
         if tag in b"ltdSz":
             return self.container(tag, depth)
+        if tag == b"x" and self.special:
+            return self.rebuilt(self.value(depth + 1))
         raise Malformed(f"unknown tag {tag!r}")
+
+    def rebuilt(self, described: Any) -> Any:
+        assert self.special
+        if not isinstance(described, list):
+            raise Malformed("a special value is no list")
+        try:
+            return self.special(cast("list[Any]", described))
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise Malformed(f"not what a special value looks like: {error}") from None
 
     def scalar(self, tag: bytes, body: bytes) -> Any:
         try:

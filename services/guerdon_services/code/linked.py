@@ -1,117 +1,46 @@
 """Assert and unittest tests: the tests in one sandbox, the program in another, joined by a socket pair.
 
-The tests are the caller's trusted code, and they meet no hostile object: the program's functions are stand-ins
-that send plain arguments over the link and get plain values back (`codec`, never pickle). Frames: 8 bytes of
-length, then
-
-    tests -> program   [function, arguments, keyword arguments]
-    program -> tests   VALUE + value, or RAISED + [type name, message]
-
-The program never sees the tests. Only the tests report an outcome, over their own pipe.
+The tests are the caller's trusted code, and they meet no hostile object: what they hold of the program are stand-ins
+(`standins`, `tests_side`) that send plain arguments over the link (`peer`) and get plain values back; the objects
+stay with the program (`program_side`). The program never sees the tests. Only the tests report an outcome,
+over their own pipe.
 """
 
 import builtins
-import io
+import importlib
 import os
-import struct
 import sys
-import unittest
 from collections.abc import Callable, Iterator
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-from guerdon_services.code import codec
+from guerdon_services.code import pytest_subset, suites
+from guerdon_services.code.errors import ProgramRaised, Unsupported
+from guerdon_services.code.peer import LINK_FD as LINK_FD
+from guerdon_services.code.peer import LinkLost
+from guerdon_services.code.program_side import ProgramSide
+from guerdon_services.code.standins import Function, ObjectType
+from guerdon_services.code.tests_side import TestsSide
 
-#: Beside the report pipe, in both sandboxes.
-LINK_FD = 4
-#: What a frame starts with, and what the tests report.
-VALUE, RAISED = b"V", b"X"
+#: What the tests report.
 PASSED, FAILED, BROKEN, PROGRAM_RAISED, LINK_LOST = b"P", b"F", b"I", b"E", b"L"
-_LENGTH = struct.Struct("<Q")
 _MESSAGE_CHARACTERS = 300
-
-
-class ProgramRaised(Exception):
-    """The program's function raised; instances are also of the builtin type that it raised, if it is one."""
-
-
-class LinkLost(BaseException):
-    """The program ended, or sent what is no answer. Not an Exception: tests must not catch it."""
-
-
-class NoTests(Exception):
-    """The source of the tests holds none: nothing was judged."""
-
-
-def _read(count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = os.read(LINK_FD, min(count - len(parts), 1 << 20))
-        if not part:
-            raise EOFError
-        parts += part
-    return bytes(parts)
-
-
-def _receive() -> bytes:
-    return _read(_LENGTH.unpack(_read(8))[0])
-
-
-def _send(body: bytes) -> None:
-    message = memoryview(_LENGTH.pack(len(body)) + body)
-    while message:
-        message = message[os.write(LINK_FD, message) :]
+#: Names that tests use without importing them, as the program's own imports would bring them: here they come from
+#: the library, for a program must not choose what `isclose` says. "module" or "module.name".
+_MODULES = """
+cmath collections copy datetime decimal fractions functools itertools json math operator random re string sys time
+numpy pytest typing unittest
+"""
+_MEMBERS = """
+collections.Counter collections.OrderedDict collections.defaultdict collections.deque copy.deepcopy decimal.Decimal
+fractions.Fraction math.isclose typing.Any typing.Dict typing.List typing.Optional typing.Set typing.Tuple
+"""
+_LIBRARY = {name.rpartition(".")[2]: name for name in (_MODULES + _MEMBERS).split()} | {"np": "numpy"}
 
 
 def serve(find: Callable[[str], Any]) -> None:
-    """The program's side: answer calls until the tests are over."""
-    receive, send, encode, decode = _receive, _send, codec.encode, codec.decode
-    while True:
-        try:
-            request = receive()
-        except EOFError:
-            return
-        name, arguments, keywords = decode(request)
-        try:
-            answer = VALUE + encode(find(name)(*arguments, **keywords))
-        except Exception as error:
-            answer = RAISED + encode([type(error).__name__, _message(error)])
-        send(answer)
-
-
-def _message(error: Exception) -> str:
-    try:
-        return str(error)[:_MESSAGE_CHARACTERS]
-    except Exception:
-        return ""
-
-
-def _stand_in(name: str) -> Callable[..., Any]:
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        try:
-            _send(codec.encode([name, list(arguments), keywords]))
-            answer = _receive()
-            value = codec.decode(answer[1:])
-        except (EOFError, OSError, codec.Malformed, OverflowError) as error:
-            raise LinkLost(str(error)) from None
-        if answer.startswith(VALUE):
-            return value
-        if answer.startswith(RAISED) and isinstance(value, list) and list(map(type, value)) == [str, str]:  # pyright: ignore[reportUnknownArgumentType]
-            raise _raised(*value)  # pyright: ignore[reportUnknownArgumentType]
-        raise LinkLost("the program sent what is no answer")
-
-    call.__name__ = name
-    return call
-
-
-def _raised(type_name: str, message: str) -> ProgramRaised:
-    base = getattr(builtins, type_name, None)
-    if not (isinstance(base, type) and issubclass(base, Exception)):
-        return ProgramRaised(f"{type_name}: {message}")
-    try:
-        return type(type_name, (ProgramRaised, base), {})(message)
-    except TypeError:  # a type that wants other arguments
-        return ProgramRaised(f"{type_name}: {message}")
+    """The program's side: answer what the tests ask until they are over."""
+    ProgramSide(find).serve()
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -121,53 +50,105 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _bind(module: ModuleType, code: CodeType, function: str) -> None:
-    """Give the tests a stand-in for every name that they do not define themselves."""
-    wanted = [function, "candidate"] if function else _names(code)
-    for name in wanted:
-        if not hasattr(builtins, name) and name not in module.__dict__:
-            module.__dict__[name] = _stand_in(function or name)
+def _bind(side: TestsSide, module: ModuleType, code: CodeType, function: str) -> Any:
+    """Give the tests a stand-in for every name that they do not define themselves; returns the candidate."""
+    namespace = module.__dict__
+    used = [
+        name for name in dict.fromkeys(_names(code)) if not hasattr(builtins, name) and name not in namespace
+    ]
+    for name in used:
+        if name in _LIBRARY and name != function:
+            namespace[name] = _from_library(_LIBRARY[name])
+    wanted = [function] if function else [name for name in used if name not in namespace]
+    stand_ins = dict(zip(wanted, _stand_ins(side, wanted), strict=True))
+    candidate = stand_ins.get(function) if function else Function(side.asker, "candidate")
+    for name, stand_in in (stand_ins | ({"candidate": candidate} if function else {})).items():
+        namespace.setdefault(name, stand_in)
+    sys.modules["solution"] = _solution(side, used)
+    return candidate
+
+
+def _from_library(name: str) -> Any:
+    if name == "pytest":
+        return pytest_subset.module()
+    module, _, attribute = name.partition(".")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError:  # numpy, where it is not offered
+        return None
+    return getattr(found, attribute) if attribute else found
+
+
+def _stand_ins(side: TestsSide, names: list[str]) -> list[Any]:
+    """What the tests hold for these names: types and constants of the program where it has such, else functions."""
+    stand_ins: list[Any] = []
+    for name, (kind, value) in zip(names, side.look_up(names), strict=True):
+        if kind == "value" and isinstance(value, ObjectType):
+            if not name[:1].isupper():
+                # Called for a result, not to make an object: a function that is a type gains nothing by it.
+                value = Function(side.asker, name)
+            else:
+                side.asker.named.add(value.number)
+        stand_ins.append(value if kind == "value" else Function(side.asker, name))
+    return stand_ins
+
+
+def _solution(side: TestsSide, used: list[str]) -> ModuleType:
+    """The module that tests import from by name."""
+
+    def get(name: str) -> Any:
+        if name == "__all__":
+            offered = side.ask("names")
+            return [name for name in used if name in offered and name not in _LIBRARY]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        [stand_in] = _stand_ins(side, [name])
+        return stand_in
+
     solution = ModuleType("solution")
-    solution.__dict__["__getattr__"] = _stand_in
-    sys.modules["solution"] = solution
+    solution.__dict__["__getattr__"] = get
+    return solution
 
 
 def run_tests(
     module: ModuleType, code: CodeType, function: str, kind: str, report: Callable[[bytes], None]
 ) -> NoReturn:
     """The tests' side: run them and report one outcome."""
-    _bind(module, code, function)
+    sys.modules["pytest"] = pytest_subset.module()
+    side = TestsSide(module)
     try:
-        exec(code, module.__dict__)
-        check = module.__dict__.get("check")
-        if kind == "unittest":
-            _run_cases(module)
-        elif callable(check):
-            check(_stand_in(function or "candidate"))
-        outcome = PASSED
-    except LinkLost as error:
-        outcome = LINK_LOST + str(error).encode()
-    except ProgramRaised as error:
-        outcome = PROGRAM_RAISED + f"{type(error).__name__}: {error}".encode("utf-8", "replace")
-    except (ModuleNotFoundError, NoTests) as error:  # the source's fault: no answer makes a module go away
-        outcome = BROKEN + str(error).encode("utf-8", "replace")
+        outcome = _outcome(side, module, code, function, kind)
     except BaseException as error:
-        outcome = FAILED + f"{type(error).__name__}: {_message(error)}".encode("utf-8", "replace")  # type: ignore[arg-type]
+        outcome = FAILED + _described(error)
+    # Bare `except` clauses of tests and of test runners hide neither of these.
+    if side.unsupported is not None:
+        outcome = BROKEN + side.unsupported.encode("utf-8", "replace")
+    elif side.lost is not None:
+        outcome = LINK_LOST + side.lost.encode("utf-8", "replace")
     report(outcome[:1000])
     os._exit(0)
 
 
-def _run_cases(module: ModuleType) -> None:
-    cases = [
-        found
-        for found in module.__dict__.values()
-        if isinstance(found, type)
-        and issubclass(found, unittest.TestCase)
-        and found.__module__ == module.__name__
-    ]
-    suite = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, cases))
-    if suite.countTestCases() == 0:
-        raise NoTests("they define no test case")
-    result = unittest.TextTestRunner(stream=io.StringIO()).run(suite)
-    for _, text in result.failures + result.errors:
-        raise AssertionError(text.strip().splitlines()[-1])
+def _outcome(side: TestsSide, module: ModuleType, code: CodeType, function: str, kind: str) -> bytes:
+    try:
+        candidate = _bind(side, module, code, function)
+        exec(code, module.__dict__)
+        suites.run(module, kind, candidate)
+        if not side.asked:
+            raise suites.NoTests("they never ask the program anything")
+        return PASSED
+    except LinkLost as error:
+        return LINK_LOST + str(error).encode("utf-8", "replace")
+    except ProgramRaised as error:
+        return PROGRAM_RAISED + _described(error)
+    except (ModuleNotFoundError, suites.NoTests, Unsupported) as error:
+        # The source's fault: no answer of the program makes a module go away.
+        return BROKEN + str(error).encode("utf-8", "replace")
+
+
+def _described(error: BaseException) -> bytes:
+    try:
+        text = str(error)[:_MESSAGE_CHARACTERS]
+    except BaseException:
+        text = ""
+    return f"{type(error).__name__}: {text}".encode("utf-8", "replace")
