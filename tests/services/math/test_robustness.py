@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from guerdon_services.math.arithmetic.values import Values
 from guerdon_services.math.decide import decide
-from guerdon_services.math.decision import UnreadableReference
+from guerdon_services.math.decision import Decision, UnreadableReference
 
 _FRAGMENTS = r"""
 \frac \frac{1}{2} \sqrt \sqrt[3]{ \left( \right) \left[ \right. \{ \} { } ( ) [ ] | \| ^ _ ! ' % ° ^\circ $ & \\ \ = < >
@@ -53,9 +53,20 @@ def test_anything_is_decided_or_the_reference_is_at_fault(answer: str, reference
             decision = decide(one, other, Values(balls=True))
         except UnreadableReference:
             continue
-        assert decision.reason
+        _check_form(decision)
+        if one == other:
+            assert decision.equal
     # Three decisions of a few milliseconds each; the bound is for the slowest machine.
     assert time.process_time() - start < 6
+
+
+def _check_form(decision: Decision) -> None:
+    """What a result shows of a decision: a known way of comparison, a reason, and texts of bounded length."""
+    assert decision.method in ("string", "rational", "symbolic", "numeric", "none")
+    assert decision.reason
+    assert len(decision.reason) <= 300
+    assert max(len(decision.answer), len(decision.reference)) <= 2000
+    assert not (decision.equal and decision.method == "none")
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
@@ -83,7 +94,8 @@ REPEATED = [
     r"\{", "|", "'", "A. ", "the ", "and ", "½", "²", "①", r"\sqrt{", r"\frac", r"\sin ", r"\log_", r"\pm 1",
     r"\text{cm}", r"\textbf{(A)}", r"\left", r"\\", r"x\in\{", "f(", "a_{", r"(1,2)\cup", r"x<1\text{ or }",
     r"\sum_{k=1}^{9}", r"\lim_{x\to0}", r"\int ", r"\begin{pmatrix}", "1&", "|x-1|+", "(x-1)", "5 cm", r"\max(1,",
-    "&lt;", r"\mathbf",
+    "&lt;", r"\mathbf", r"\begin{matrix}1&1\\1&1\end{matrix}", r"\det\begin{matrix}1&1\\1&1\end{matrix}",
+    "(x!!!!", r"\max(1,1,", "{x'^2",
 ]  # fmt: skip
 
 
@@ -106,8 +118,31 @@ def test_nor_does_space() -> None:
         check_quickly(f"8{space * 2 * LONG}", "7")
 
 
+MATRIX = r"\begin{matrix}1&1\\1&1\end{matrix}"
+
+
+@pytest.mark.parametrize("count", [9, 17, 20, 28])
+def test_a_product_of_matrices_is_not_multiplied_out_without_end(count: int) -> None:
+    check_quickly(MATRIX * count, "7")
+    check_quickly(MATRIX * count, r"\begin{pmatrix}2&2\\2&2\end{pmatrix}")
+    check_quickly(rf"\det{MATRIX * count}", "7")
+    check_quickly(r"(x+1)" * 200 + rf"\begin{{matrix}}{'x&' * 499}x\end{{matrix}}", "7")
+
+
+@pytest.mark.parametrize(
+    ("opener", "closer"),
+    [("(", "!" * 19 + ")"), ("(", "%" * 19 + ")"), ("max(", ",1" * 39 + ")"), ("-(", ")^2")],
+)
+def test_levels_that_signs_make_count_as_well(opener: str, closer: str) -> None:
+    for count in (2, 20, 45, 59):
+        check_quickly(opener * count + "x" + closer * count, "7")
+        check_quickly(opener * count + "x" + closer * count, "x+y^2")
+
+
 def check_quickly(answer: str, reference: str) -> None:
     start = time.process_time()
-    assert not decide(answer, reference, Values(balls=True)).equal
+    decision = decide(answer, reference, Values(balls=True))
+    assert not decision.equal
+    _check_form(decision)
     # A few tenths of a second; the bound is for the slowest machine.
     assert time.process_time() - start < 3

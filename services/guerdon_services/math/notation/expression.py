@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from guerdon_services.math.notation import commands, functions
-from guerdon_services.math.notation.lexer import END, Token, Unreadable
+from guerdon_services.math.notation.lexer import END, MAX_TOKENS, Token, Unreadable
 from guerdon_services.math.notation.numerals import letter, number, primed, with_index
 from guerdon_services.math.notation.tree import (
     MINUS_ONE,
@@ -18,10 +18,14 @@ from guerdon_services.math.notation.tree import (
     Number,
     Pow,
     Symbol,
+    is_within,
     negated,
     quotient,
 )
 
+#: Levels of the finished tree, of which signs after a value make one each, and nodes in it.
+MAX_HEIGHT = 100
+_MAX_NODES = 8 * MAX_TOKENS
 #: Levels of nesting of one expression.
 _MAX_DEPTH = 60
 #: Exponents, factorials and other signs after one value.
@@ -70,6 +74,9 @@ def parse(tokens: Sequence[Token], reading: Reading = READINGS[0]) -> Node:
     node = parser.whole()
     if not parser.done:
         raise Unreadable(f"cannot read {parser.peek()!r}")
+    # No token adds more than two levels.
+    if 2 * len(tokens) > MAX_HEIGHT and not is_within((node,), nodes=_MAX_NODES, height=MAX_HEIGHT):
+        raise Unreadable(f"more than {MAX_HEIGHT} levels or {_MAX_NODES} nodes")
     return node
 
 

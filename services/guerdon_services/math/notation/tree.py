@@ -1,6 +1,6 @@
 """Expressions as trees: what the parser builds and the evaluators read. Every node is immutable and hashable."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -58,7 +58,7 @@ class Mul:
 
 @dataclass(frozen=True, slots=True)
 class Pow:
-    """A power; for a negative base and a fractional exponent the principal one."""
+    """A power; of a negative base the real one for an odd denominator in the exponent, else the principal one."""
 
     base: "Node"
     exponent: "Node"
@@ -132,9 +132,33 @@ def symbols(node: Node) -> frozenset[str]:
     if isinstance(node, Symbol):
         return frozenset((node.name,))
     found: set[str] = set()
-    for child in children(node):
-        found |= symbols(child)
+    stack = list(children(node))
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Symbol):
+            found.add(top.name)
+        elif isinstance(top, Bound):
+            found |= symbols(top)
+        else:
+            stack.extend(children(top))
     return frozenset(found - {node.variable}) if isinstance(node, Bound) else frozenset(found)
+
+
+def is_within(roots: Sequence[Node], *, nodes: int, height: int) -> bool:
+    """Whether trees have at most so many nodes in all and so many levels; shared nodes count each time."""
+    level = list(roots)
+    left = nodes - len(level)
+    for _ in range(height):
+        below: list[Node] = []
+        for node in level:
+            below.extend(children(node))
+            if len(below) > left:
+                return False
+        if not below:
+            return True
+        left -= len(below)
+        level = below
+    return False
 
 
 def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:

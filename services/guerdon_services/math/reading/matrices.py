@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guerdon_services.math.notation.expression import parse
+from guerdon_services.math.notation.expression import MAX_HEIGHT, parse
 from guerdon_services.math.notation.lexer import Token, Unreadable
-from guerdon_services.math.notation.tree import MINUS_ONE, Add, Mul, Node, negated
+from guerdon_services.math.notation.tree import MINUS_ONE, Add, Mul, Node, is_within, negated
 from guerdon_services.math.reading.shapes import Many, Matrix, Quantity, Shape
 
 if TYPE_CHECKING:
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 _MAX_CELLS = 500
 _MAX_DETERMINANT = 5
+#: Matrices of one product, and nodes of what products and determinants make: these share their parts, and whoever
+#: walks the trees would meet a part as often as the product names it.
+_MAX_FACTORS = 20
+_MAX_NODES = 5000
 _SYSTEMS = frozenset({"cases", "aligned", "align", "gathered", "split", "array"})
 _OPENERS, _CLOSERS = frozenset({"(", "[", "{", r"\{"}), frozenset({")", "]", "}", r"\}"})
 
@@ -28,10 +32,13 @@ def read(reader: Reader, tokens: list[Token], depth: int) -> Shape | None:
         raise Unreadable("an environment that does not end")
     if tokens[0].text == r"\det" and len(tokens) > 2:
         shape = read(reader, tokens[1:], depth)
-        return Quantity(_determinant(shape.rows)) if isinstance(shape, Matrix) else shape
+        return _checked(Quantity(_determinant(shape.rows))) if isinstance(shape, Matrix) else shape
     shape: Shape | None = None
     scalars: list[Node] = []
-    for piece in _pieces(tokens):
+    pieces = _pieces(tokens)
+    if sum(piece[0].kind == "environment" for piece in pieces) > _MAX_FACTORS:
+        raise Unreadable("a product of too many matrices")
+    for piece in pieces:
         if [token.text for token in piece] == ["-"]:
             scalars.append(MINUS_ONE)
         elif piece[0].kind != "environment":
@@ -39,9 +46,9 @@ def read(reader: Reader, tokens: list[Token], depth: int) -> Shape | None:
         elif shape is None:
             shape = _environment(reader, piece, depth, bracketed)
         else:
-            shape = _product(shape, _environment(reader, piece, depth, bracketed))
+            shape = _checked(_product(shape, _environment(reader, piece, depth, bracketed)))
     if scalars and isinstance(shape, Matrix):
-        return Matrix(tuple(tuple(_times(scalars, cell) for cell in row) for row in shape.rows))
+        return _checked(Matrix(tuple(tuple(_times(scalars, cell) for cell in row) for row in shape.rows)))
     return None if scalars else shape
 
 
@@ -89,7 +96,16 @@ def _environment(reader: Reader, tokens: list[Token], depth: int, bracketed: boo
         joined = [[token for cell in row for token in cell] for row in cells]
         return Many("list", tuple(reader.read(row, depth + 1) for row in joined))
     rows = tuple(tuple(reader.read(cell, depth + 1) for cell in row) for row in cells)
-    return Quantity(_determinant(rows)) if tokens[0].text == "vmatrix" else Matrix(rows)
+    return _checked(Quantity(_determinant(rows))) if tokens[0].text == "vmatrix" else Matrix(rows)
+
+
+def _checked(shape: Quantity | Matrix) -> Quantity | Matrix:
+    """The shape, unless it is too large."""
+    cells = [shape] if isinstance(shape, Quantity) else [cell for row in shape.rows for cell in row]
+    nodes = [cell.node for cell in cells if isinstance(cell, Quantity)]
+    if not is_within(nodes, nodes=_MAX_NODES, height=MAX_HEIGHT):
+        raise Unreadable("a product or a determinant that is too large")
+    return shape
 
 
 def _cells(tokens: list[Token]) -> list[list[list[Token]]]:
@@ -130,7 +146,7 @@ def _determinant(rows: tuple[tuple[Shape, ...], ...]) -> Node:
     return Add(tuple(terms))
 
 
-def _product(left: Shape, right: Shape) -> Shape:
+def _product(left: Shape, right: Shape) -> Matrix:
     if not isinstance(left, Matrix) or not isinstance(right, Matrix):
         raise Unreadable("a product of what are no matrices")
     columns = list(zip(*right.rows, strict=False))
