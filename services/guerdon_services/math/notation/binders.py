@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from guerdon_services.math.notation.brackets import levels
 from guerdon_services.math.notation.lexer import END, Token, Unreadable
 from guerdon_services.math.notation.tree import Bound, Constant, Node, Symbol, rebuilt
 
@@ -74,14 +75,8 @@ def _integral(parser: Parser) -> Node:
 
 def _differential(parser: Parser) -> int:
     """Index of the `dx` that ends the integrand."""
-    depth = 0
-    for index in range(parser.at, len(parser.tokens)):
-        token = parser.tokens[index]
-        if token.text in ("{", "(", "["):
-            depth += 1
-        elif token.text in ("}", ")", "]"):
-            depth -= 1
-        elif depth == 0 and token.kind == "word" and _ends_in_differential(token.text):
+    for index, (token, depth) in enumerate(levels(parser.tokens[parser.at :]), start=parser.at):
+        if depth == 0 and token.kind == "word" and _ends_in_differential(token.text):
             cut = len(token.text) - 2
             parser.tokens[index : index + 1] = [
                 token._replace(text=token.text[:cut]),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from guerdon_services.math.notation import commands, functions
+from guerdon_services.math.notation.brackets import AROUND_VALUES
 from guerdon_services.math.notation.lexer import END, MAX_TOKENS, Token, Unreadable
 from guerdon_services.math.notation.numerals import letter, number, primed, with_index
 from guerdon_services.math.notation.tree import (
@@ -32,9 +33,9 @@ _MAX_DEPTH = 60
 _MAX_POSTFIX = 20
 #: Letters of a word that still is a product of variables.
 _MAX_LETTERS = 4
-_CLOSERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _POSTFIX, _ENDING = frozenset("^!°%'"), frozenset({"", "+", "-", ")", "}", "]"})
-_OPENERS = frozenset({"(", "[", "{", r"\{", "|", r"\lfloor", r"\lceil"})
+#: Brackets that begin a factor, and the functions that they are.
+_BRACKETS = {"(": "", "[": "", "{": "", r"\lfloor": "floor", r"\lceil": "ceil"}
 #: Names that are functions when a parenthesis follows; all other letters are factors.
 _APPLIED = frozenset("fghFGH")
 _LETTERS = frozenset(
@@ -90,6 +91,8 @@ class Parser:
         #: Whether an angle is being read: there a degree is pi/180.
         self.angle = False
         self._depth = 0
+        #: Absolute values that are open: there a bar closes one.
+        self._inside_bars = 0
 
     @property
     def done(self) -> bool:
@@ -197,7 +200,7 @@ class Parser:
             elif (
                 self.kind() == "number"
                 and self.tokens[self.at - 1].kind == "number"
-                and self._bare(factors[-1])
+                and isinstance(factors[-1], Number)
             ):
                 raise Unreadable("two numbers without a sign between them")
             else:
@@ -216,10 +219,6 @@ class Parser:
     def _ends_argument(self, last: Node) -> bool:
         """Whether an argument without brackets ends here: sin x cos y, sin x (a + b), but sin 2(x + 1)."""
         return self.starts_function() or (self.peek() == "(" and not isinstance(last, Number))
-
-    @staticmethod
-    def _bare(node: Node) -> bool:
-        return isinstance(node, Number)
 
     def _mixed(self, whole: Node) -> Node:
         """`1 1/2`: the whole has been read."""
@@ -247,14 +246,12 @@ class Parser:
         if kind in ("number", "word", "function") or (kind == "text" and len(text) == 1):
             return True
         return kind == "mark" and (
-            text in ("(", "[", "{", r"\lfloor", r"\lceil")
+            text in _BRACKETS
             or text in _COMMANDS
             or text in _LETTERS
             or text.startswith(r"\bar")
             or (text == "|" and not self._inside_bars)
         )
-
-    _inside_bars = 0
 
     def starts_function(self) -> bool:
         """Whether a named function follows."""
@@ -328,7 +325,7 @@ class Parser:
         """A bracketed expression."""
         opener = self.peek()
         self.at += 1
-        if self.kind() == "number" and self.peek(1) == _CLOSERS[opener]:
+        if self.kind() == "number" and self.peek(1) == AROUND_VALUES[opener]:
             self.at += 2
             return number(self.tokens[self.at - 2].text)
         if opener == "{" and self.peek() == "}":
@@ -336,7 +333,7 @@ class Parser:
         bars, self._inside_bars = self._inside_bars, 0
         node = self.whole()
         self._inside_bars = bars
-        self.expect(_CLOSERS[opener])
+        self.expect(AROUND_VALUES[opener])
         return node
 
     def primary(self) -> Node:
@@ -352,9 +349,9 @@ class Parser:
             return self._indexed(text)
         if kind != "mark":
             raise Unreadable(f"cannot read {text!r}")
-        if text in _CLOSERS and text != r"\{":
+        if text in _BRACKETS:
             node = self.group()
-            return Call(text[2:], (node,)) if text in (r"\lceil",) else _floored(text, node)
+            return Call(_BRACKETS[text], (node,)) if _BRACKETS[text] else node
         if text == "|":
             return self._absolute()
         if text in _LETTERS or text.startswith(r"\bar"):
@@ -401,7 +398,3 @@ class Parser:
         if name in _APPLIED and self.peek() == "(" and isinstance(node, Symbol):
             return Apply(node.name, functions.arguments(self))
         return node
-
-
-def _floored(opener: str, node: Node) -> Node:
-    return Call("floor", (node,)) if opener == r"\lfloor" else node

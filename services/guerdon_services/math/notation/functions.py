@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from guerdon_services.math.notation.brackets import PARTNERS
 from guerdon_services.math.notation.lexer import Token, Unreadable
 from guerdon_services.math.notation.spelling import FUNCTION_NAMES
 from guerdon_services.math.notation.tree import FUNCTIONS, Call, Constant, Mul, Node, Number, Pow, root, walk
@@ -19,17 +20,8 @@ Rule = Callable[[], Node]
 #: Values of which the greatest can be asked.
 _MAX_VALUES = 40
 _TEN = Number(Fraction(10))
-_ANGLES = frozenset(
-    {
-        "sin", "cos", "tan", "cot", "sec", "csc",
-    }
-)  # fmt: skip
-_INVERTED = frozenset(
-    {
-        "sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh",
-    }
-)  # fmt: skip
-_CLOSERS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}"}
+_ANGLES = frozenset(["sin", "cos", "tan", "cot", "sec", "csc"])
+_INVERTED = _ANGLES | {"sinh", "cosh", "tanh"}
 
 
 def is_function(token: Token) -> bool:
@@ -53,7 +45,7 @@ def call(parser: Parser) -> Node:
         base = parser.argument(whole_numbers=True)
     inverse = isinstance(power, Number) and power.value == -1 and name in _INVERTED
     outer, parser.angle = parser.angle, name in _ANGLES and not inverse
-    values = arguments(parser) if parser.peek() in _CLOSERS else (_open_argument(parser),)
+    values = arguments(parser) if parser.peek() in PARTNERS else (_open_argument(parser),)
     parser.angle = outer
     parser.leave()
     if inverse:
@@ -69,7 +61,7 @@ def arguments(parser: Parser) -> tuple[Node, ...]:
     found = [parser.sum()]
     while parser.accept(","):
         found.append(parser.sum())
-    parser.expect(_CLOSERS[opener])
+    parser.expect(PARTNERS[opener])
     return tuple(found)
 
 
@@ -107,7 +99,7 @@ def _stuck(word: str) -> tuple[str, str] | None:
     if len(word) < 3 or word in FUNCTION_NAMES:
         return None
     name, letter = word[:-1], word[-1]
-    return (name, letter) if name in ("sin", "cos", "tan", "cot", "sec", "csc", "ln", "log") else None
+    return (name, letter) if name in _ANGLES or name in ("ln", "log") else None
 
 
 def _unstick(parser: Parser, name: str, letter: str) -> None:

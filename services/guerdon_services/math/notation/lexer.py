@@ -34,6 +34,7 @@ _LEXEME = re.compile(
 _BRACED = re.compile(r"\s*\{([^{}]*)\}")
 _SIMPLE = re.compile(r"\s*[-+]?[\d.,/ ]*\d\s*")
 _SEPARATORS = re.compile(r"[^0-9.]")
+#: Brackets that enclose a list; braces of LaTeX only group.
 _OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
 _AFTER_BOLD = ("", ".", ",", "$", "*", "\\")
 _CURRENCY = frozenset("€£¥₹₽₩")

@@ -40,16 +40,23 @@ def _repeating(text: str) -> Fraction:
 
 
 def letter(name: str) -> Node:
+    """A variable, or the constant that has the name."""
     return Constant(name) if name in ("e", "i") else Symbol(name)  # pyright: ignore[reportArgumentType]
 
 
 def with_index(name: str, index: Token) -> Node:
+    """A letter with one token as its index: a variable may be an index, all else is part of the name."""
     if index.kind == "word" and len(index.text) == 1:
         return Apply(f"{name}_", (letter(index.text),))
     return Symbol(f"{name}_{index.text}")
 
 
 def primed(node: Node) -> Node:
+    """The name with a prime.
+
+    Raises:
+        Unreadable: it is no name.
+    """
     match node:
         case Symbol(name):
             return Symbol(f"{name}'")

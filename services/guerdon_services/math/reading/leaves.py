@@ -3,6 +3,7 @@
 import re
 from fractions import Fraction
 
+from guerdon_services.math.notation.brackets import levels
 from guerdon_services.math.notation.expression import Reading, parse
 from guerdon_services.math.notation.lexer import Token, Unreadable
 from guerdon_services.math.notation.tree import Apply, Call, Mul, Node, Number
@@ -229,9 +230,7 @@ def _clock(tokens: list[Token]) -> Clock | None:
 def _ratio(tokens: list[Token], reading: Reading) -> Ratio | None:
     """`a : b`."""
     parts: list[list[Token]] = [[]]
-    depth = 0
-    for token in tokens:
-        depth += (token.text in ("(", "[", "{", r"\{")) - (token.text in (")", "]", "}", r"\}"))
+    for token, depth in levels(tokens):
         if depth == 0 and (token.text == ":" or (token.text == "to" and token.kind in ("text", "word"))):
             parts.append([])
         else:

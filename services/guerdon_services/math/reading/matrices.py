@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guerdon_services.math.notation.brackets import levels
 from guerdon_services.math.notation.expression import MAX_HEIGHT, parse
 from guerdon_services.math.notation.lexer import Token, Unreadable
 from guerdon_services.math.notation.tree import MINUS_ONE, Add, Mul, Node, is_within, negated
@@ -19,7 +20,6 @@ _MAX_DETERMINANT = 5
 _MAX_FACTORS = 20
 _MAX_NODES = 5000
 _SYSTEMS = frozenset({"cases", "aligned", "align", "gathered", "split", "array"})
-_OPENERS, _CLOSERS = frozenset({"(", "[", "{", r"\{"}), frozenset({")", "]", "}", r"\}"})
 
 
 def read(reader: Reader, tokens: list[Token], depth: int) -> Shape | None:
@@ -110,10 +110,7 @@ def _checked(shape: Quantity | Matrix) -> Quantity | Matrix:
 
 def _cells(tokens: list[Token]) -> list[list[list[Token]]]:
     rows: list[list[list[Token]]] = [[[]]]
-    depth = 0
-    for token in tokens:
-        if token.kind == "mark":
-            depth += (token.text in _OPENERS) - (token.text in _CLOSERS)
+    for token, depth in levels(tokens):
         if token.kind == "mark" and token.text == r"\\" and depth <= 0:
             rows.append([[]])
         elif token.kind == "mark" and token.text == "&" and depth <= 0:

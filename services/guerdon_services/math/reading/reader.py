@@ -1,10 +1,10 @@
 """Tokens to shapes: lists, tuples, sets, intervals, relations, labels, matrices, down to single values."""
 
 import re
-from collections.abc import Collection
 from itertools import product, takewhile
 from typing import Literal
 
+from guerdon_services.math.notation.brackets import CLOSERS, OPENERS, enclosed, pairs, split
 from guerdon_services.math.notation.expression import READINGS, Reading
 from guerdon_services.math.notation.lexer import Token, Unreadable
 from guerdon_services.math.notation.numerals import number
@@ -25,12 +25,10 @@ from guerdon_services.math.reading.shapes import (
     is_listed,
 )
 
-_MAX_ITEMS = 500
 _MAX_DEPTH = 12
 #: Items of a tuple that may have two signs.
 _MAX_SIGNS = 4
 
-OPENERS, CLOSERS = frozenset({"(", "[", "{", r"\{"}), frozenset({")", "]", "}", r"\}"})
 _LISTED = frozenset({",", "and", "or"})
 #: Without one of these a text is a single value.
 _STRUCTURAL = frozenset(
@@ -160,33 +158,6 @@ def _group(left: str, right: str, items: list[Shape]) -> Shape:
     return tuples[0] if len(tuples) == 1 else Many("list", tuples)
 
 
-def split(tokens: list[Token], separators: Collection[str]) -> list[list[Token]]:
-    """Parts between separators outside all brackets; empty ones stay.
-
-    Raises:
-        Unreadable: there are too many.
-    """
-    parts: list[list[Token]] = []
-    depth = start = 0
-    for index, token in enumerate(tokens):
-        kind, text = token.kind, token.text
-        if kind == "environment":
-            depth += -1 if text == "end" else 1
-        elif kind != "mark":
-            continue
-        elif text in OPENERS:
-            depth += 1
-        elif text in CLOSERS:
-            depth -= 1
-        elif depth == 0 and text in separators:
-            parts.append(tokens[start:index])
-            start = index + 1
-    parts.append(tokens[start:])
-    if len(parts) > _MAX_ITEMS:
-        raise Unreadable(f"{len(parts)} items")
-    return parts
-
-
 def split_list(tokens: list[Token]) -> list[list[Token]]:
     """The items of a list without brackets: split at `;` if there is one, else at commas, "and" and "or"."""
     items = [part for part in split(tokens, {";"}) if part]
@@ -215,26 +186,6 @@ def _is_assignment(tokens: list[Token]) -> bool:
     return len(parts) > 1 and all(any(token.text == "=" for token in part) for part in parts)
 
 
-def enclosed(tokens: list[Token]) -> bool:
-    """Whether the first bracket closes at the last token."""
-    if (
-        len(tokens) < 2
-        or tokens[0].kind != "mark"
-        or tokens[0].text not in OPENERS
-        or tokens[-1].text not in CLOSERS
-    ):
-        return False
-    depth = 0
-    for index, token in enumerate(tokens):
-        if token.kind == "mark":
-            depth += (token.text in OPENERS) - (token.text in CLOSERS)
-        elif token.kind == "environment":
-            depth += -1 if token.text == "end" else 1
-        if depth == 0:
-            return index == len(tokens) - 1
-    return False
-
-
 def unwrapped(tokens: list[Token]) -> list[Token]:
     """The tokens without what surrounds the whole: sentence marks, redundant braces, an introduction in words."""
     start, end = _introduction(tokens), len(tokens)
@@ -247,7 +198,7 @@ def unwrapped(tokens: list[Token]) -> list[Token]:
 
 def _peeled(tokens: list[Token]) -> list[Token]:
     """Without the braces around the whole, unless they are those of a set, and without doubled parentheses."""
-    partner = _partners(tokens)
+    partner = pairs(tokens) if tokens and tokens[0].text in ("{", "(") else {}
     start, end = 0, len(tokens)
     while end - start > 1 and partner.get(start) == end - 1:
         inner = partner.get(start + 1) == end - 2
@@ -258,20 +209,6 @@ def _peeled(tokens: list[Token]) -> list[Token]:
         else:
             break
     return tokens[start:end]
-
-
-def _partners(tokens: list[Token]) -> dict[int, int]:
-    """Where each bracket that opens in the run at the start closes."""
-    if not tokens or tokens[0].text not in ("{", "("):
-        return {}
-    partner: dict[int, int] = {}
-    opened: list[int] = []
-    for index, token in enumerate(tokens):
-        if token.kind == "mark" and token.text in OPENERS:
-            opened.append(index)
-        elif token.kind == "mark" and token.text in CLOSERS and opened:
-            partner[opened.pop()] = index
-    return partner
 
 
 def _introduction(tokens: list[Token]) -> int:

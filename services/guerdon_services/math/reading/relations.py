@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from guerdon_services.math.notation.brackets import split_with
 from guerdon_services.math.notation.lexer import Token
 from guerdon_services.math.notation.tree import symbols
 from guerdon_services.math.reading.shapes import (
@@ -39,7 +40,7 @@ _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)|[ei]")
 
 def related(reader: Reader, tokens: list[Token], depth: int) -> Shape | None:
     """The relation, labelled value or interval that the tokens are; None when there is no sign between them."""
-    parts, signs = _split(tokens)
+    parts, signs = split_with(tokens, SIGNS)
     if not signs or not all(parts[1:]):
         return None
     if not parts[0]:
@@ -49,23 +50,6 @@ def related(reader: Reader, tokens: list[Token], depth: int) -> Shape | None:
             return _half_line(reader.read(parts[1], depth + 1), signs[0], "")
         parts, signs = parts[1:], signs[1:]
     return _related(reader, parts, signs, depth)
-
-
-def _split(tokens: list[Token]) -> tuple[list[list[Token]], list[str]]:
-    parts: list[list[Token]] = []
-    signs: list[str] = []
-    depth = start = 0
-    for index, token in enumerate(tokens):
-        if token.kind == "environment":
-            depth += -1 if token.text == "end" else 1
-        elif token.kind == "mark":
-            depth += (token.text in ("(", "[", "{", r"\{")) - (token.text in (")", "]", "}", r"\}"))
-            if depth == 0 and token.text in SIGNS:
-                parts.append(tokens[start:index])
-                signs.append(token.text)
-                start = index + 1
-    parts.append(tokens[start:])
-    return parts, signs
 
 
 def _other_integers(one: list[Token], other: list[Token]) -> bool:
