@@ -23,7 +23,7 @@ class Launch(TypedDict):
     """One execution, as JSON text in a sealed file."""
 
     argv: list[str]
-    #: A file to find in the working folder; not written where the text is empty.
+    #: A file to find in the working folder, and its text; "" for none.
     file: str
     text: str
     #: Standard error goes where standard output goes.
@@ -38,7 +38,7 @@ def write_file(launch: Launch) -> None:
     Raises:
         OSError: there is something of that name, or no room.
     """
-    if not launch["text"]:
+    if not launch["file"]:
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(launch["file"], flags, 0o600), "wb") as file:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -64,8 +64,8 @@ class CodeSettings(ScorerSettings):
     #: Languages beside Python; default: all whose tools are on this machine. One that is named must be there.
     languages: tuple[str, ...] | None = None
     #: What a compiler may use for one program.
-    compile_cpu_s: Annotated[float, Field(gt=0)] = 30.0
-    compile_wall_s: Annotated[float, Field(gt=0)] = 90.0
+    compile_cpu_s: Annotated[float, Field(gt=0)] = 15.0
+    compile_wall_s: Annotated[float, Field(gt=0)] = 45.0
     compile_memory_mb: Annotated[int, Field(gt=0)] = 1024
 
     @field_validator("packages", "languages", mode="before")
@@ -197,7 +197,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
 
     def _score(self, job: ScoreJob[CodeOptions]) -> Result:
         try:
-            return self._judged(job)
+            return self._judged(replace(job, sample=tasks.with_task(job.sample)))
         except Unscorable as error:
             return failed(Status.INVALID_INPUT, str(error))
         except Starved as error:

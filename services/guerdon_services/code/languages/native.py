@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import stat
 import struct
 from collections.abc import Sequence
@@ -13,11 +14,12 @@ from guerdon_services.code.languages import LANGUAGES
 from guerdon_services.code.languages.language import Command, Language, Missing, Toolchain
 from guerdon_services.code.launch import Launch
 from guerdon_services.code.sandbox import Room
-from guerdon_services.code.supervision import Infrastructure, Run, RunLimits
+from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, died_of
 from guerdon_services.code.worker import Worker, sealed
 
 #: A program that ended badly with this share of its memory in use ended for want of it.
 _NEARLY_ALL = 0.9
+_COMPILER_OUT_OF_MEMORY = (b"out of memory", b"memory exhausted", b"Cannot allocate memory")
 _MOST_PROGRAM_BYTES = 64 * 2**20
 
 
@@ -47,6 +49,8 @@ def find_toolchains(wanted: Sequence[str] | None) -> tuple[dict[str, Toolchain],
     """
     found: dict[str, Toolchain] = {}
     missing: dict[str, str] = {}
+    if unknown := set(wanted or ()) - set(LANGUAGES):
+        raise Missing(f"languages: {', '.join(sorted(unknown))}: not one of {', '.join(LANGUAGES)}")
     for name, language in LANGUAGES.items():
         if language.find is None:
             continue
@@ -82,11 +86,11 @@ def build(
     try:
         for index, command in enumerate(toolchain.build):
             left = RunLimits(limits.cpu_s - used_s, limits.wall_s, limits.memory_mb, limits.output_bytes)
-            text = "" if index else source
-            job = _launch(command, toolchain.source, text, left, merged=True)
+            file = "" if index else toolchain.source
+            job = _launch(command, file, source, left, merged=True)
             run = _execute(worker, f"{language.name}.build", job, b"", left, command, keep=True)
             used_s += run.cpu_s
-            failure = _compile_failure(run, left)
+            failure = _compile_failure(run, left, toolchain.build_room)
             if failure is not None:
                 return failure
         if toolchain.artefact is None:
@@ -148,7 +152,7 @@ def _execute(
         os.close(executable)
 
 
-def _compile_failure(run: Run, limits: RunLimits) -> TestVerdict | None:
+def _compile_failure(run: Run, limits: RunLimits, room: Room) -> TestVerdict | None:
     """CE when a command of the build did not end well, with the first error or the limit it ran into."""
     failure = judge.failure(run, limits)
     if failure is None:
@@ -156,11 +160,16 @@ def _compile_failure(run: Run, limits: RunLimits) -> TestVerdict | None:
     lines = run.stdout.decode("utf-8", "replace").strip().splitlines()
     errors = [index for index, line in enumerate(lines) if "error" in line.lower()]
     said = "\n".join(lines[errors[0] if errors else 0 :][:5])
-    if failure.verdict in ("TLE", "OLE") or not said:
-        said = f"while compiling: {failure.message}"
-    elif failure.verdict == "RE" and os.WIFSIGNALED(run.exit_status):
-        said = f"while compiling: {failure.message}: {said}"
-    return judge.verdict(run, "CE", said)
+    limit = ""
+    if failure.verdict in ("TLE", "OLE"):
+        limit = failure.message or ""
+    elif died_of(run) is signal.SIGXFSZ:
+        limit = f"a file over {room.file_mb} MiB"
+    elif any(sign in run.stdout for sign in _COMPILER_OUT_OF_MEMORY):
+        limit = f"memory over {limits.memory_mb} MiB"
+    elif not said:
+        limit = failure.message or ""
+    return judge.verdict(run, "CE", ": ".join(filter(None, (limit and f"the compiler: {limit}", said))))
 
 
 def _read_artefact(path: str) -> bytes:
@@ -201,6 +210,9 @@ def _failure(run: Run, limits: RunLimits, built: Built) -> TestVerdict | None:
     by_signal = os.WIFSIGNALED(run.exit_status)
     if told or (by_signal and needed >= limits.memory_mb * 2**20):
         return judge.verdict(run, "MLE", f"memory over {limits.memory_mb} MiB")
-    if failure.verdict == "MLE":  # the exit code by which Python's own runner reports it: here it is any code
-        return judge.verdict(run, "RE", f"exit code {os.waitstatus_to_exitcode(run.exit_status)}")
-    return failure
+    if by_signal:
+        return failure
+    # Node ends with its version: the last line that speaks of an error tells more.
+    lines = run.stderr_tail.decode("utf-8", "replace").splitlines()
+    errors = [line.strip() for line in lines if "error" in line.lower()]
+    return judge.verdict(run, "RE", errors[-1] if errors else f"exit code {os.WEXITSTATUS(run.exit_status)}")
