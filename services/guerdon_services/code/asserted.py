@@ -28,7 +28,8 @@ def asserted(
     tests_worker.make_ready()
     pids = set[int]()
     program_link, tests_link = (Link(end.detach(), pids) for end in socket.socketpair())
-    answers = executor.submit(_run_closing, worker, _job(plan, "serve", program, ""), plan, 1.0, program_link)
+    program_job = _job(plan, "serve", program, plan.setup)
+    answers = executor.submit(_run_closing, worker, program_job, plan, 1.0, program_link)
     # The tests wait for the program: its limit must strike first.
     tests_job = _job(plan, plan.kind, test.source, plan.setup)
     try:

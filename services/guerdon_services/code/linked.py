@@ -61,11 +61,13 @@ def _bind(side: TestsSide, module: ModuleType, code: CodeType, function: str) ->
             namespace[name] = _from_library(_LIBRARY[name])
     wanted = [function] if function else [name for name in used if name not in namespace]
     stand_ins = dict(zip(wanted, _stand_ins(side, wanted), strict=True))
-    candidate = stand_ins.get(function) if function else Function(side.asker, "candidate")
-    for name, stand_in in (stand_ins | ({"candidate": candidate} if function else {})).items():
-        namespace.setdefault(name, stand_in)
+    namespace.update(
+        stand_ins
+    )  # a named function is the program's, even where the setup has one of that name
+    if function:
+        namespace.setdefault("candidate", stand_ins[function])
     sys.modules["solution"] = _solution(side, used)
-    return candidate
+    return stand_ins[function] if function else Function(side.asker, "candidate")
 
 
 def _from_library(name: str) -> Any:

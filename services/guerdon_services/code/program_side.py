@@ -145,10 +145,7 @@ class ProgramSide:
         return ["type", self._number(kind), kind.__name__, list(kind.__bases__) if is_error else []]
 
     def _describe_error(self, error: BaseException) -> list[Any]:
-        arguments = [
-            value if codec.is_plain(value) else type(value).__name__
-            for value in cast("tuple[Any, ...]", error.args)
-        ]
+        arguments = [value if codec.is_plain(value) else type(value).__name__ for value in error.args]
         return ["error", self._number(error), type(error), _message(error), arguments]
 
     def rebuild(self, described: list[Any]) -> Any:

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from guerdon.code_tasks import RowError, code_task
 from guerdon.types import CodeTask, CodeTest, Compare, Sample
 from guerdon_services.code.languages import named
 from guerdon_services.code.languages.language import Language
@@ -48,6 +49,23 @@ class LimitRange:
     most: RunLimits
 
 
+def with_task(sample: Sample) -> Sample:
+    """The sample with its task: a row of a public data set may stand for it, as `metadata.row`.
+
+    Raises:
+        Unscorable: the row has no known shape, or a field is not as it should be.
+    """
+    row = None if sample.code or not sample.metadata else sample.metadata.get("row")
+    if row is None:
+        return sample
+    if not isinstance(row, dict):
+        raise Unscorable("metadata.row: must be an object, a row of a data set")
+    try:
+        return sample.model_copy(update={"code": code_task(row)})
+    except RowError as error:
+        raise Unscorable(f"metadata.row: {error}") from None
+
+
 def plan(sample: Sample, limits: LimitRange) -> Plan:
     """The tests of the sample, checked.
 
@@ -56,7 +74,9 @@ def plan(sample: Sample, limits: LimitRange) -> Plan:
     """
     task = sample.code
     if task is None:
-        raise Unscorable("code: this service needs the tests of the program")
+        raise Unscorable(
+            "code: this service needs the tests of the program (or metadata.row, a row of a data set)"
+        )
     language = _language(task)
     if not task.tests:
         raise Unscorable("code.tests: empty; without a test there is nothing to judge by")
