@@ -4,17 +4,15 @@ import re
 from collections.abc import Callable
 
 from guerdon_services.math.decision import Decision
+from guerdon_services.math.notation.denials import takes_back
 
 _LETTER = re.compile(r"[A-J]")
 _LETTERS = re.compile(r"[A-J]{1,10}")
 _CHOSEN = re.compile(
     r"(?:option|choice|answer)?:?\s*[(\[]?\s*([A-J])\s*[)\]]?(?:$|[.:)]\s*(?P<rest>.*))", re.IGNORECASE
 )
-#: After a choice: another one, or that it is none.
-_TAKEN_BACK = re.compile(
-    r"(?:^|[\s(\[,;:.])(?:[B-J]|A(?!\s*[a-z]))(?:[\s)\].,;:]|$)"
-    r"|^\s*(?:is\s*)?(?:not|wrong|incorrect|false|no)(?![a-z])"
-)
+#: Another choice, in what follows a first one.
+_ANOTHER = re.compile(r"(?:^|[\s(\[,;:.])(?:[B-J]|A(?!\s*[a-z]))(?:[\s)\].,;:]|$)")
 _FIRST = frozenset("ABCDEFGHIJ({")
 _ALONE = re.compile(r"[(\[]?\s*[A-J]\s*[)\].]?")
 _WITH_VALUE = re.compile(r"(?:\(([A-J])\)|([A-J])[.)])\s*(?![-+*/^=<>)|,])(?P<value>\S.*)")
@@ -45,7 +43,8 @@ def _letter(said: str, wanted: str, in_words: bool) -> Decision | None:
         return None
     found = _CHOSEN.fullmatch(said)
     if found:
-        single = not _TAKEN_BACK.search(found.group("rest") or "")
+        rest = found.group("rest") or ""
+        single = not _ANOTHER.search(rest) and not takes_back(rest)
         return Decision(single and found.group(1).upper() == wanted, "string", "choice letter")
     return Decision(False, "string", f"not the choice {wanted}") if in_words else None
 

@@ -24,6 +24,7 @@ from guerdon_services.math.extraction.phrases import (
     single_backslashes,
     yes_or_no,
 )
+from guerdon_services.math.notation.denials import DENIED_IS, NO_BEGINNING
 
 #: Characters at the end of a response in which an unboxed answer is looked for.
 _WINDOW = 8000
@@ -41,9 +42,7 @@ _NOISE = re.compile(
     r"|\*\*(?:(?<![0-9A-Za-z)]\*\*)|(?![0-9A-Za-z(]))|__(?:(?=\W|$)|(?<!\S__))|`+"
 )
 #: "The answer is not 42." at the very end, of which 42 is not the answer.
-_DENIED = re.compile(
-    r"(?i)(?:answer|答案)\s?(?:is not|isn['’]t|cannot be|can['’]t be|不是)[^.;,]{1,60}\.?\s*$"
-)
+_DENIED = re.compile(rf"(?i)(?:answer|答案){DENIED_IS}[^.;,]{{1,60}}\.?\s*$")
 _DENIAL = 120
 _FENCE = re.compile(r"(?m)^\s{0,3}```[\w+-]{0,20}[ \t]*$")
 
@@ -79,9 +78,9 @@ _BEFORE = re.compile(
 )
 _BULLET = re.compile(r"\s*+(?:[-*•>]\s++)?+")
 _NO_ANSWER = re.compile(
-    r"\s*(?:not\b|n't|correct\b|right\b|wrong\b|incorrect\b|consistent\b|reasonable\b|valid\b|verified\b|confirmed\b"
+    rf"\s*(?:{NO_BEGINNING}|correct\b|right\b|consistent\b|reasonable\b|valid\b|verified\b|confirmed\b"
     r"|unclear\b|found\b|obtained\b|based\b|expected\b|clear\b|what\b|in the\b|supposed\b|likely\b|indeed\b[.,]"
-    r"|below\b|above\b|不是|不对|正确|错误|合理)",
+    r"|below\b|above\b|正确|合理)",
     re.IGNORECASE,
 )
 _COPULA = re.compile(

@@ -5,12 +5,13 @@ from itertools import product, takewhile
 from typing import Literal
 
 from guerdon_services.math.notation.brackets import CLOSERS, OPENERS, enclosed, pairs, split
+from guerdon_services.math.notation.denials import is_denial
 from guerdon_services.math.notation.expression import READINGS, Reading
 from guerdon_services.math.notation.lexer import Token, Unreadable
 from guerdon_services.math.notation.numerals import number
 from guerdon_services.math.reading import matrices
 from guerdon_services.math.reading.leaves import leaf, words
-from guerdon_services.math.reading.relations import SIGNS, is_denial, related
+from guerdon_services.math.reading.relations import SIGNS, related
 from guerdon_services.math.reading.shapes import (
     REALS,
     ZERO_UP,

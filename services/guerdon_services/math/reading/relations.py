@@ -6,8 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from guerdon_services.math.notation.brackets import split_with
+from guerdon_services.math.notation.denials import is_denial
 from guerdon_services.math.notation.lexer import Token
 from guerdon_services.math.notation.tree import symbols
+from guerdon_services.math.reading.leaves import words
 from guerdon_services.math.reading.shapes import (
     ABOVE_ALL,
     BELOW_ALL,
@@ -34,7 +36,6 @@ _LABEL = re.compile(
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*"
     r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\angle\s*\{?\w+\}?|\\bar \w+|[A-Z](?:\s*\\c[au]p\s*[A-Z])+|\\lim_\{[^{}]*\}.{1,20}"
 )
-_DENIAL = re.compile(r"(?i)(?<![a-z])(?:not|isn|aren|wrong|incorrect|never|except|unequal)(?![a-z])")
 _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)|[ei]")
 
 
@@ -78,7 +79,9 @@ def _related(reader: Reader, parts: list[list[Token]], signs: list[str], depth: 
 
 
 def _relation(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Relation:
-    return Relation(tuple(reader.read(part, depth + 1) for part in parts), tuple(signs))
+    # not = 12 is no product of n, o and t.
+    read = [words(part) if is_denial(canonical(part)) else reader.read(part, depth + 1) for part in parts]
+    return Relation(tuple(read), tuple(signs))
 
 
 def _labelled(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Shape:
@@ -98,15 +101,10 @@ def label_key(label: str) -> str:
     return re.sub(r"\\text|[\s{}]", "", label)
 
 
-def is_denial(text: str) -> bool:
-    """Whether words say that something is not so."""
-    return _DENIAL.search(text) is not None
-
-
 def is_label(text: str) -> bool:
     """Whether a text is a name that a value can be given: a variable, f(x), |AB|, (x, y)."""
     text = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", text).strip()
-    if len(text) > _MAX_LABEL or _CONSTANT.fullmatch(text) or _DENIAL.search(text):
+    if len(text) > _MAX_LABEL or _CONSTANT.fullmatch(text) or is_denial(text):
         return False
     return _LABEL.fullmatch(text) is not None
 

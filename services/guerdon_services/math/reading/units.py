@@ -3,6 +3,7 @@
 import re
 from fractions import Fraction
 
+from guerdon_services.math.notation.denials import is_denial
 from guerdon_services.math.notation.lexer import Token
 
 _F = Fraction
@@ -60,14 +61,13 @@ _TURNING = frozenset(
 )  # fmt: skip
 _PART = re.compile(r"([/*]?)\s*([a-z]+)\s*\^?\s*(-?\d+)?")
 _MAX_POWER = 9
+#: Words that join, condition or compute.
 _NO_UNIT = frozenset(
     {
-        "and", "or", "not", "if", "for", "when", "where", "is", "are", "was", "wrong", "incorrect", "false", "either",
-        "maybe", "perhaps", "unless", "plus", "minus", "times", "i", "e",
-        "squared", "cubed", "factorial", "mod", "modulo", "choose", "no", "wait",
-        "actually", "alternatively", "rather", "instead", "otherwise", "except", "below", "halves", "thirds", "quarters"
-    ,
-        "base", "sqrt", "root", "point",
+        "and", "or", "if", "for", "when", "where", "is", "are", "was", "either", "maybe", "perhaps", "unless", "plus",
+        "minus", "times", "i", "e", "squared", "cubed", "factorial", "mod", "modulo", "choose", "wait", "actually",
+        "alternatively", "rather", "instead", "otherwise", "below", "halves", "thirds", "quarters", "base", "sqrt",
+        "root", "point",
     }
 )  # fmt: skip
 #: What only a value has; m/s^2 is none.
@@ -82,11 +82,12 @@ def is_unit(token: Token) -> bool:
             bool(words)
             and not _OF_VALUE.search(token.text)
             and not words & _NO_UNIT
+            and not is_denial(token.text)
             and "," not in token.text
         )
     if token.kind == "function":
         return token.text in ("min", "sec")
-    if token.kind != "word" or token.text.lower() in _NO_UNIT:
+    if token.kind != "word" or token.text.lower() in _NO_UNIT or is_denial(token.text):
         return False
     return token.text in _SHORT or (len(token.text) >= 3 and not _is_run(token.text))
 
