@@ -15,7 +15,7 @@ _FORMS = (
     re.compile(rf"(?:\w+day,? )?(?:the )?{_DAY} (?:of )?(?P<month>{_MONTH})\.?{_YEAR}"),
     re.compile(r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})"),
 )
-_HINT = re.compile(r"(?i)jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|\d-\d\d-")
+_HINT = re.compile(rf"(?i){'|'.join(name[:3] for name in _NAMES)}|\d-\d\d-")
 _MARKUP = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*|[{}$~]|\\[ ,]")
 _DAYS_OF_MONTH = 31
 _LONGEST = 60

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from guerdon_services.math.extraction.phrases import decoded, single_backslashes
 from guerdon_services.math.extraction.unboxed import unboxed
+from guerdon_services.math.notation.escapes import decoded, single_backslashes
 
 #: `last_box`: the last complete box. `single_box`: there must be no other, not even an unfinished one.
 #: `strict`: see `_format_fault`. `lenient`: without a box, a tag, a marked line, "the answer is …", a last value.

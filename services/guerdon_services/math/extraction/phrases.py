@@ -6,14 +6,11 @@ Repetitions in the patterns are possessive or bounded: no text takes more than t
 # The patterns read many alphabets.
 # ruff: noqa: RUF001
 
-import html
 import re
 from itertools import pairwise
 from typing import NamedTuple
 
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,31}\d{0,2});")
-_BACKSLASHES = re.compile(r"\\+")
-_ESCAPED_COMMAND = re.compile(r"\\\\(?:[a-zA-Z]{2}|[{}()\[\]%])")
+from guerdon_services.math.notation.spelling import CURRENCIES
 
 _DELIMITER = re.compile(r"\$\$?|\\[()\[\]]|\\.", re.DOTALL)
 _CLOSED_BY = {"\\(": "\\)", "\\[": "\\]", "$": "$", "$$": "$$"}
@@ -34,7 +31,8 @@ _DIGITS = (
     r"|\d++[/:]\d++|\d++[.,]\d++|\d++|\.\d++)"
     r"(?:[eE][-+]?\d{1,4}|\s?(?:[x×*]|\\times)\s?10\s?\^\s?(?:\{[-−]?\d{1,4}\}|[-−]?\d{1,4})|\^\d{1,4})?+"
 )
-_SIGNED = rf"(?:[-+−]?\s?[$€£¥₹]\s?|\\\$)?+[-+−]?{_DIGITS}(?:\s?\\?[%％])?+(?![\d/}}]|[.,:]\d)"
+_CURRENCY = "".join(CURRENCIES).replace("\\", "")
+_SIGNED = rf"(?:[-+−]?\s?[{_CURRENCY}]\s?|\\\$)?+[-+−]?{_DIGITS}(?:\s?\\?[%％])?+(?![\d/}}]|[.,:]\d)"
 _NUMBER = re.compile(rf"(?<![0-9A-Za-z_.,:^{{\\]){_SIGNED}")
 _PERCENT = re.compile(r"(?<=[\d$)}\]])\s{0,3}(?:\\%|[%％]|per\s?cent\b|pct\b)", re.IGNORECASE)
 
@@ -82,22 +80,6 @@ class Formula(NamedTuple):
     start: int
     end: int
     content: str
-
-
-def decoded(text: str) -> str:
-    """The text with HTML entities as characters, also those that were escaped twice."""
-    for _ in range(2):
-        if "&" not in text:
-            break
-        text = _ENTITY.sub(lambda match: html.unescape(match.group()), text).replace("\u00a0", " ")
-    return text
-
-
-def single_backslashes(text: str) -> str:
-    r"""The text with `\\frac` as `\frac`, where every backslash was doubled, as in JSON."""
-    if not _ESCAPED_COMMAND.search(text) or any(len(run) % 2 for run in _BACKSLASHES.findall(text)):
-        return text
-    return _BACKSLASHES.sub(lambda match: "\\" * (len(match.group()) // 2), text)
 
 
 def formulas(text: str) -> list[Formula]:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from guerdon_services.math.extraction.phrases import (
     chunks,
-    decoded,
     formulas,
     has_value,
     is_hedge,
@@ -21,10 +20,10 @@ from guerdon_services.math.extraction.phrases import (
     lead,
     plain,
     sentence,
-    single_backslashes,
     yes_or_no,
 )
 from guerdon_services.math.notation.denials import DENIED_IS, NO_BEGINNING
+from guerdon_services.math.notation.escapes import decoded, single_backslashes
 
 #: Characters at the end of a response in which an unboxed answer is looked for.
 _WINDOW = 8000

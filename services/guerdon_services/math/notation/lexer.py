@@ -6,6 +6,7 @@ from typing import NamedTuple
 from guerdon_services.math.notation.spelling import (
     ACCENTS,
     COMMANDS,
+    CURRENCIES,
     DROPPED,
     ENGLISH,
     FONTS,
@@ -37,7 +38,6 @@ _SEPARATORS = re.compile(r"[^0-9.]")
 #: Brackets that enclose a list; braces of LaTeX only group.
 _OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
 _AFTER_BOLD = ("", ".", ",", "$", "*", "\\")
-_CURRENCY = frozenset("€£¥₹₽₩")
 _MULTICHARACTER = {"<=": r"\leq", ">=": r"\geq", "!=": r"\neq", "==": "=", "=>": ",", "->": r"\to", "**": "^"}
 
 
@@ -269,7 +269,7 @@ class _Lexer:
         elif not any(character.isalnum() for character in word):
             self._at = braced.end()
             self._spaced = True
-            if word in _CURRENCY or word == r"\$":
+            if word in CURRENCIES:
                 self._add("mark", word)
         elif name != "mathrm" and _SIMPLE.fullmatch(inside):
             self._at = braced.start(1) - 1  # braces and all: read as mathematics

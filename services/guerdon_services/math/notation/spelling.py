@@ -3,9 +3,10 @@
 # The tables are about characters that look alike.
 # ruff: noqa: RUF001
 
-import html
 import re
 import unicodedata
+
+from guerdon_services.math.notation.escapes import decoded, single_commands
 
 _CHARACTERS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "⁻": "^{-}", "×": "*", "✕": "*", "÷": "/", "·": "*",
@@ -38,8 +39,6 @@ _LOWERED = re.compile(f"[{_SUBSCRIPTS}]+")
 _SUPERSCRIPT = str.maketrans(_SUPERSCRIPTS, _PLAIN)
 _SUBSCRIPT = str.maketrans(_SUBSCRIPTS, _PLAIN)
 _CIRCLED = {chr(0x2460 + index): f" {index + 1}," for index in range(20)}
-_ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,6}|#x[0-9a-fA-F]{1,5});")
-_DOUBLE_BACKSLASH = re.compile(r"\\\\(?=[a-zA-Z()\[\]{}])")
 #: Bold, italics and code around the whole.
 _MARKDOWN = re.compile(r"\s*([*_`]{1,3})([^*_`](?:.*[^*_`])?)\1\s*", re.DOTALL)
 _WIDE_OFFSET = 0xFEE0
@@ -63,6 +62,8 @@ COMMANDS = {
     "textasciicircum": "^", "cr": "\\\\", "Bbb": "mathbb", "mod": "pmod", "bmod": "pmod", "newline": "quad",
     "dollar": "quad", "textdollar": "quad", "prime": "'",
 }  # fmt: skip
+#: Signs of currencies and the unit that each is; for other marks than dollar and euro the sign itself.
+CURRENCIES = {r"\$": "dollar", "€": "euro", "£": "£", "¥": "¥", "₹": "₹", "₽": "₽", "₩": "₩"}
 #: Commands that say nothing about the value: sizes, spaces, boxes.
 DROPPED = frozenset(
     {
@@ -128,11 +129,7 @@ def spelled(text: str) -> str:
     marked = _MARKDOWN.fullmatch(text)
     if marked:
         text = marked.group(2)
-    text = text.replace("{:}", ":")
-    if "&" in text and ";" in text:
-        text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), text)
-    if "\\\\" in text and "\\begin" not in text:  # JSON-escaped twice; in a matrix two backslashes end a row
-        text = _DOUBLE_BACKSLASH.sub(r"\\", text)
+    text = single_commands(decoded(text.replace("{:}", ":")))
     if text.isascii():
         return text
     text = unicodedata.normalize("NFC", text)

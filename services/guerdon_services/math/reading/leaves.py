@@ -6,7 +6,9 @@ from fractions import Fraction
 from guerdon_services.math.notation.brackets import levels
 from guerdon_services.math.notation.expression import Reading, parse
 from guerdon_services.math.notation.lexer import Token, Unreadable
+from guerdon_services.math.notation.spelling import CURRENCIES
 from guerdon_services.math.notation.tree import Apply, Call, Mul, Node, Number
+from guerdon_services.math.reading.named import ALL_REALS, EMPTY, NUMBER_SETS
 from guerdon_services.math.reading.shapes import (
     REALS,
     Based,
@@ -19,29 +21,14 @@ from guerdon_services.math.reading.shapes import (
     canonical,
     literal,
 )
-from guerdon_services.math.reading.units import multiple, split_unit
+from guerdon_services.math.reading.units import CURRENCY_CODES, multiple, split_unit
 
 #: Signs at a value that name its unit.
-_SIGNS = {r"\$": "dollar", "€": "euro", "£": "£", "¥": "¥", "₹": "₹", "₽": "₽", "₩": "₩", "C": "c", "F": "f"}
-_CURRENCY = frozenset(_SIGNS) - {"C", "F"}
+_SIGNS = {**CURRENCIES, "C": "c", "F": "f"}
 #: What may stand before a value: adverbs, currencies.
-_BEFORE = frozenset(
-    {
-        "about", "approximately", "approx", "around", "exactly", "only", "just", "roughly",
-        "rs", "usd", "eur", "gbp", "inr", "cny", "rmb",
-    }
-)  # fmt: skip
-_NAMED = {
-    r"\emptyset",
-    r"\mathbbN",
-    r"\mathbbZ",
-    r"\mathbbQ",
-    r"\mathbbC",
-    r"\mathbbZ+",
-    r"\mathbbQ+",
-    r"\mathbbN*",
-}
-_ALL_NUMBERS = frozenset({"all real numbers", "all reals", "real numbers", "any real number", "all real"})
+_BEFORE = CURRENCY_CODES | {
+    "about", "approximately", "approx", "around", "exactly", "only", "just", "roughly",
+}  # fmt: skip
 _PUNCTUATION = frozenset({*",.'-!?:;\"", "and", "or"})
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _SENTENCE_MARK = re.compile(r"[.,!?;:\"]")
@@ -72,7 +59,7 @@ def _special(tokens: list[Token], marks: set[str], reading: Reading) -> Shape | 
     """A value that is more than an expression with a unit, if it is one."""
     if "real" in marks or "reals" in marks:
         named = " ".join(token.text for token in tokens).lower().removeprefix("the set of ")
-        return REALS if named in _ALL_NUMBERS else None
+        return REALS if named in ALL_REALS else None
     if r"\pm" in marks or r"\mp" in marks:
         return _both_signs(tokens, reading)
     try:
@@ -93,7 +80,7 @@ def words(tokens: list[Token]) -> Words:
         return Words(
             said(tokens), unread=not all(token.kind in ("word", "text", "number") for token in tokens)
         )
-    return Words(text, unread=text not in _NAMED)
+    return Words(text, unread=text not in NUMBER_SETS and text not in EMPTY)
 
 
 def is_words(tokens: list[Token]) -> bool:
@@ -149,8 +136,8 @@ def _is_bare(tokens: list[Token]) -> bool:
 
 def _stripped(tokens: list[Token], angle: bool) -> tuple[list[Token], set[str]]:
     """The tokens without currency, degree and percent signs, ordinal suffixes and adverbs around them."""
-    marks = {token.text for token in tokens if token.text in _CURRENCY}
-    tokens = [token for token in tokens if token.text not in _CURRENCY] if marks else tokens
+    marks = {token.text for token in tokens if token.text in CURRENCIES}
+    tokens = [token for token in tokens if token.text not in CURRENCIES] if marks else tokens
     start, end = 0, len(tokens)
     while start < end and tokens[start].text.lower().rstrip(".") in _BEFORE:
         start += 1

@@ -11,6 +11,7 @@ from guerdon_services.math.notation.lexer import Token, Unreadable
 from guerdon_services.math.notation.numerals import number
 from guerdon_services.math.reading import matrices
 from guerdon_services.math.reading.leaves import leaf, words
+from guerdon_services.math.reading.named import NUMBER_SETS
 from guerdon_services.math.reading.relations import SIGNS, related
 from guerdon_services.math.reading.shapes import (
     REALS,
@@ -35,7 +36,6 @@ _LISTED = frozenset({",", "and", "or"})
 _STRUCTURAL = frozenset(
     {*OPENERS, *CLOSERS, *_LISTED, *SIGNS, ";", r"\cup", r"\setminus", r"\mathbbR", r"\mathbbR+", "end"}
 ) - {"{", "}"}
-_NAMED_SETS = frozenset(rf"\mathbb{letter}{sign}" for letter in "RQZNC" for sign in ("", "+", "-", "*"))
 _TAIL_WORDS = frozenset(["for all", "for any", "for every", "for each", "where"])
 _INTRODUCTION = re.compile(r".*(?:\bis|\bare|:|=)$", re.DOTALL)
 _TRAILING, _LEADING = frozenset({".", ";", ",", "\\", r"\\", "*", "_"}), frozenset({"*", ",", ";"})
@@ -98,7 +98,7 @@ class Reader:
         if len(pieces) > 1:
             return Many("union", tuple(self.read(piece, depth + 1) for piece in pieces))
         pieces = split(tokens, {r"\setminus"})
-        if len(pieces) == 1 and len(tokens) > 4 and tokens[0].text in _NAMED_SETS and tokens[1].text == "-":
+        if len(pieces) == 1 and len(tokens) > 4 and tokens[0].text in NUMBER_SETS and tokens[1].text == "-":
             pieces = [tokens[:1], tokens[2:]]
         if len(pieces) == 2:
             return Without(self.read(pieces[0], depth + 1), self.read(pieces[1], depth + 1))
@@ -271,7 +271,7 @@ def _is_domain(tokens: list[Token]) -> bool:
     """`k \\in \\mathbb{Z}`, `C is a constant`."""
     texts = [token.text for token in tokens]
     named = len(texts) == 3 and tokens[0].kind != "number"
-    return named and texts[1] == r"\in" and texts[2] in _NAMED_SETS
+    return named and texts[1] == r"\in" and texts[2] in NUMBER_SETS
 
 
 def _set_builder(inside: list[Token]) -> tuple[str, list[Token]] | None:

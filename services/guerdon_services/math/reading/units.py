@@ -35,6 +35,8 @@ for _dimension, _names in {
         for _name in _spellings.split():
             _TABLE[_name] = (_dimension, _factor)
 
+#: Currencies by their codes, which stand before a value as well.
+CURRENCY_CODES = frozenset({"rs", "usd", "eur", "gbp", "inr", "cny", "rmb"})
 #: Units of two letters, which could as well be a product of variables.
 _SHORT = frozenset(
     {
