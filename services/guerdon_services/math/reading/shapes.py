@@ -191,5 +191,11 @@ def canonical(tokens: Sequence[Token]) -> str:
         apart = (previous.isalnum() and text[0].isalnum()) and (
             token.spaced or tokens[index - 1].kind != "number"
         )
-        parts.append(f" {text}" if apart or text in ("and", "or") else text)
+        # 1 .5 and . 5 are no decimals.
+        point = (
+            token.kind == "number"
+            and previous
+            and (previous == "." or (text[0] == "." and previous.isdigit()))
+        )
+        parts.append(f" {text}" if apart or point or text in ("and", "or") else text)
     return "".join(parts)
