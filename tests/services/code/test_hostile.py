@@ -188,7 +188,8 @@ RESOURCES = {
     "pipes": ("import os\nl = [os.pipe() for _ in range(4000)]\nprint(6)", {"RE"}),
     "folders": ("import os\nwhile True:\n    os.mkdir('d'); os.chdir('d')", {"RE"}),
     "stack": (
-        "import gc, sys\ngc.disable()\nx = []\nfor _ in range(3 * 10**5): x = [x]\nsys.setrecursionlimit(10**9)\nrepr(x)",
+        "import gc, sys\ngc.disable()\nsys.setrecursionlimit(10**9)\n"
+        "x = []\nfor _ in range(3 * 10**5): x = [x]\nrepr(x)",
         {"RE"},
     ),
     "null pointer": ("import ctypes; ctypes.string_at(0)", {"RE"}),
