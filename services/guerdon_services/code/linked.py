@@ -60,7 +60,11 @@ def _bind(side: TestsSide, module: ModuleType, code: CodeType, function: str) ->
         if name in _LIBRARY and name != function:
             namespace[name] = _from_library(_LIBRARY[name])
     wanted = [function] if function else [name for name in used if name not in namespace]
-    stand_ins = dict(zip(wanted, _stand_ins(side, wanted), strict=True))
+    if function and not function[:1].isupper() and not side.has_records:
+        # Whatever the program calls by that name, the tests call it: no need to ask.
+        stand_ins: dict[str, Any] = {function: Function(side.asker, function)}
+    else:
+        stand_ins = dict(zip(wanted, _stand_ins(side, wanted), strict=True))
     namespace.update(
         stand_ins
     )  # a named function is the program's, even where the setup has one of that name

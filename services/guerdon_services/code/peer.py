@@ -21,6 +21,7 @@ LINK_FD = 4
 QUESTION, VALUE, RAISED = b"Q", b"V", b"X"
 MAX_FRAME_BYTES = 64 << 20
 _LENGTH = struct.Struct("<Q")
+_NO_RECORDS = codec.encode([]) + codec.encode([])
 
 
 class LinkLost(BaseException):
@@ -122,6 +123,8 @@ class Peer:
             return ["record", index]
 
         body = codec.encode(value, describe)
+        if not records:
+            return kind + _NO_RECORDS + body
         attributes: list[bytes] = []
         for record in records:  # grows while records lead to others
             attributes.append(codec.encode(vars(record), describe))
@@ -136,6 +139,11 @@ class Peer:
             return self._side.rebuild(described)
 
         reader = codec.Reader(frame[1:], special=rebuild)
+        if frame.startswith(_NO_RECORDS, 1):  # the common case
+            reader.position = len(_NO_RECORDS)
+            value = reader.value()
+            reader.end()
+            return value
         names = cast("list[str]", reader.value())
         try:
             records.extend(map(self._side.new_record, names))

@@ -50,6 +50,11 @@ class TestsSide:
         """Why the program can no longer be asked."""
         return self._peer.lost
 
+    @property
+    def has_records(self) -> bool:
+        """Whether there are types whose instances the program may return by their attributes."""
+        return bool(self._record_types)
+
     def ask(self, *question: Any) -> Any:
         """The answer to one question.
 

@@ -394,3 +394,9 @@ def seen(): return E.seen or holds()
     test = "".join(f"try: {attempt}\nexcept TypeError: pass\n" for attempt in tries)
     assert ask.asserts(spy, test + "assert not seen()") == "AC"
     assert ask.asserts(spy, "f(1).look(987654321)\nassert not seen()") == "WA"
+
+
+def test_records_come_back_to_a_check_as_well(ask: Any) -> None:
+    test = "def check(candidate):\n    assert candidate(3) == Node(3) and candidate(4).val == 4"
+    assert ask.asserts("def f(x): return Node(x)", test, setup=NODES, function="f") == "AC"
+    assert ask.asserts("def f(x): return Node(3)", test, setup=NODES, function="f") == "WA"
