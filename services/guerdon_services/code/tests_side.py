@@ -39,7 +39,11 @@ class TestsSide:
         self._module = module
         self._peer = Peer(self)
         self._functions: list[Any] = []
-        self._record_types = {name for name, kind in vars(module).items() if _is_record_type(kind)}
+        self._record_types = {
+            name
+            for name, kind in vars(module).items()
+            if _is_record_type(kind) and kind.__module__ == module.__name__
+        }
         self.asker = Asker(self.ask)
         #: Whether the tests asked anything at all; what they lack; both outlive a bare `except`.
         self.asked = False
