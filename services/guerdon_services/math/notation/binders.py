@@ -57,12 +57,12 @@ def _integral(parser: Parser) -> Node:
     low = parser.argument(whole_numbers=True) if parser.accept("_") else None
     high = parser.exponent() if parser.accept("^") else None
     end = _differential(parser)
-    body_tokens, parser.tokens = parser.tokens, [*parser.tokens[:end], END]
+    rest, parser.tokens = parser.tokens[end:], [*parser.tokens[:end], END]
     body = parser.sum()
-    complete = parser.done
-    parser.tokens = body_tokens
-    if not complete:
+    if not parser.done:
         raise Unreadable("cannot read an integrand")
+    # Words of the integrand may have been cut into letters, so the tokens are those that were read.
+    parser.tokens = [*parser.tokens[: parser.at], *rest]
     variable = parser.peek()
     if variable == "d":
         variable = parser.peek(1)

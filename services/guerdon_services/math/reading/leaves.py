@@ -31,6 +31,7 @@ _BEFORE = CURRENCY_CODES | {
 }  # fmt: skip
 _PUNCTUATION = frozenset({*",.'-!?:;\"", "and", "or"})
 _WORD = re.compile(r"[^\W\d_]{3,}")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SENTENCE_MARK = re.compile(r"[.,!?;:\"]")
 #: Letters of a word that could still be a product of variables.
 _MAX_LETTERS = 4
@@ -113,7 +114,7 @@ def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
     node = parse(bare, reading)
     if unit and multiple(unit[0].text.split()[0]):
         node, unit = _multiplied(node, unit)
-    name = "" if "ordinal" in marks else canonical(unit).replace("\\text", "").strip("{}")
+    name = "" if "ordinal" in marks else _TEXT.sub(r"\1", canonical(unit))
     signs = [_SIGNS[mark] for mark in marks if mark in _SIGNS]
     return Quantity(node, name or "".join(signs), percent="%" in marks, degrees="°" in marks)
 
