@@ -14,14 +14,14 @@ from guerdon_services.math.decide import decide
 from guerdon_services.math.decision import Decision, UnreadableReference
 
 _FRAGMENTS = r"""
-\frac \frac{1}{2} \sqrt \sqrt[3]{ \left( \right) \left[ \right. \{ \} { } ( ) [ ] | \| ^ _ ! ' % ° ^\circ $ & \\ \ = < >
-+ - * / , ; : . .. \dots \pm \le \ne \in \cup \cap \setminus \equiv \approx \choose \over \pmod -> == ** ^{ _{ \, ~ \!
-\pi e i x y n A B f(x) f( P( \sin \sin^{-1} \arcsin2 \log_ \ln \gcd \max max( sqrt( \det \binom \angle \prime \infty inf
-\sum_{k=1}^{n} \prod_{i=1}^{5} \int_0^1 dx \int dt abx \lim_{x\to0} \mathbb{R} \mathbb{Z} \emptyset
-\begin{pmatrix} \end{pmatrix} \begin{cases} \end{cases} \begin{vmatrix}1&2\\3&4\end{vmatrix} \text{and} \text{or} \text{cm} \text{ \mathrm \boxed{
-\textbf{(A)} (A) B. 12:30 PM 1:2 101_2 0 1 2 7 42 0.5 .5 5. 1,234 1{,}234 1e5 1e999999 9999999999999 1/0 0^0 9^9^9
-(20!)! i^i (-1)^n x^x 0.\overline{3} \overline{3} \vec{v} \hat \color{red} \not \left ½ ² √ ∞ ≤ − １ ① 中 或 ℝ ⌊ ⌋
-&lt; &frac12; \$ \% the is and or not answer: yes None nan
+\frac \frac{1}{2} \sqrt \sqrt[3]{ \left( \right) \left[ \right. \{ \} { } ( ) [ ] | \| ^ _ ! ' % ° ^\circ $ & \\ \ = <
+> + - * / , ; : . .. \dots \pm \le \ne \in \cup \cap \setminus \equiv \approx \choose \over \pmod -> == ** ^{ _{ \, ~
+\! \pi e i x y n A B f(x) f( P( \sin \sin^{-1} \arcsin2 \log_ \ln \gcd \max max( sqrt( \det \binom \angle \prime
+\infty inf \sum_{k=1}^{n} \prod_{i=1}^{5} \int_0^1 dx \int dt abx \lim_{x\to0} \mathbb{R} \mathbb{Z} \emptyset
+\begin{pmatrix} \end{pmatrix} \begin{cases} \end{cases} \begin{vmatrix}1&2\\3&4\end{vmatrix} \text{and} \text{or}
+\text{cm} \text{ \mathrm \boxed{ \textbf{(A)} (A) B. 12:30 PM 1:2 101_2 0 1 2 7 42 0.5 .5 5. 1,234 1{,}234 1e5
+1e999999 9999999999999 1/0 0^0 9^9^9 (20!)! i^i (-1)^n x^x 0.\overline{3} \overline{3} \vec{v} \hat \color{red} \not
+\left ½ ² √ ∞ ≤ − １ ① 中 或 ℝ ⌊ ⌋ &lt; &frac12; \$ \% the is and or not answer: yes None nan
 """
 FRAGMENT = st.sampled_from(_FRAGMENTS.split())
 SOUP = st.builds(str.join, st.sampled_from(["", " "]), st.lists(FRAGMENT, max_size=12))

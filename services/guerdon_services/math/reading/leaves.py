@@ -114,7 +114,7 @@ def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
     node = parse(bare, reading)
     if unit and multiple(unit[0].text.split()[0]):
         node, unit = _multiplied(node, unit)
-    name = "" if "ordinal" in marks else _TEXT.sub(r"\1", canonical(unit))
+    name = "" if not unit or "ordinal" in marks else _TEXT.sub(r"\1", canonical(unit))
     signs = [_SIGNS[mark] for mark in marks if mark in _SIGNS]
     return Quantity(node, name or "".join(signs), percent="%" in marks, degrees="°" in marks)
 

@@ -191,11 +191,7 @@ def canonical(tokens: Sequence[Token]) -> str:
         apart = (previous.isalnum() and text[0].isalnum()) and (
             token.spaced or tokens[index - 1].kind != "number"
         )
-        # 1 .5 and . 5 are no decimals.
-        point = (
-            token.kind == "number"
-            and previous
-            and (previous == "." or (text[0] == "." and previous.isdigit()))
-        )
-        parts.append(f" {text}" if apart or point or text in ("and", "or") else text)
+        if token.kind == "number" and not apart:  # 1 .5 and . 5 are no decimals
+            apart = previous == "." or (text[0] == "." and previous.isdigit())
+        parts.append(f" {text}" if apart or text in ("and", "or") else text)
     return "".join(parts)
