@@ -80,8 +80,14 @@ def _related(reader: Reader, parts: list[list[Token]], signs: list[str], depth: 
 
 def _relation(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Relation:
     # not = 12 is no product of n, o and t.
-    read = [words(part) if is_denial(canonical(part)) else reader.read(part, depth + 1) for part in parts]
+    read = [words(part) if _denies(part) else reader.read(part, depth + 1) for part in parts]
     return Relation(tuple(read), tuple(signs))
+
+
+def _denies(part: list[Token]) -> bool:
+    return any(len(token.text) > 1 and token.kind in ("word", "text") for token in part) and is_denial(
+        canonical(part)
+    )
 
 
 def _labelled(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Shape:
@@ -104,9 +110,9 @@ def label_key(label: str) -> str:
 def is_label(text: str) -> bool:
     """Whether a text is a name that a value can be given: a variable, f(x), |AB|, (x, y)."""
     text = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", text).strip()
-    if len(text) > _MAX_LABEL or _CONSTANT.fullmatch(text) or is_denial(text):
+    if len(text) > _MAX_LABEL or _CONSTANT.fullmatch(text):
         return False
-    return _LABEL.fullmatch(text) is not None
+    return _LABEL.fullmatch(text) is not None and not is_denial(text)
 
 
 def _interval(reader: Reader, parts: list[list[Token]], signs: list[str], depth: int) -> Shape | None:

@@ -183,15 +183,16 @@ def is_interval(shape: Shape) -> bool:
 def canonical(tokens: Sequence[Token]) -> str:
     """The tokens as text: one spelling for each way of writing them."""
     parts: list[str] = []
-    for index, token in enumerate(tokens):
-        text = rf"\text{{{token.text}}}" if token.kind == "text" else token.text
-        if token.kind == "environment":
-            text = r"\end{matrix}" if token.text == "end" else rf"\begin{{{token.text}}}"
-        previous = parts[-1][-1] if index else ""
-        apart = (previous.isalnum() and text[0].isalnum()) and (
-            token.spaced or tokens[index - 1].kind != "number"
-        )
-        if token.kind == "number" and not apart:  # 1 .5 and . 5 are no decimals
-            apart = previous == "." or (text[0] == "." and previous.isdigit())
+    previous = kind_before = ""
+    for kind, text, spaced, _ in tokens:
+        if kind == "text":
+            text = rf"\text{{{text}}}"
+        elif kind == "environment":
+            text = r"\end{matrix}" if text == "end" else rf"\begin{{{text}}}"
+        if previous.isalnum() and text[0].isalnum():
+            apart = spaced or kind_before != "number"
+        else:  # 1 .5 and . 5 are no decimals
+            apart = kind == "number" and (previous == "." or (text[0] == "." and previous.isdigit()))
         parts.append(f" {text}" if apart or text in ("and", "or") else text)
+        previous, kind_before = text[-1], kind
     return "".join(parts)
