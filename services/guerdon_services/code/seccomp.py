@@ -13,12 +13,13 @@ The number dies with the memory of the caller when the call succeeds.
 import errno
 import platform
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-_LOAD, _AND, _JUMP_EQ, _JUMP_GE, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_LOAD, _AND, _JUMP, _JUMP_EQ, _JUMP_GE, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x06
+#: Conditional jumps go no farther.
+_FARTHEST = 255
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
-_X32_BIT = 0x40000000
 _WORD = 0xFFFFFFFF
 
 #: Plain permission, whatever the arguments: (name, x86_64 number, aarch64 number or -1 where it does not exist).
@@ -130,40 +131,83 @@ class Filter:
         return bytes(code)
 
 
-class _Assembler:
-    def __init__(self) -> None:
-        self.code: list[bytes] = []
-        self.offsets: list[tuple[int, str]] = []
+@dataclass
+class _Block:
+    """Instructions whose jumps stay within them, and where values of the child go: (instruction, name)."""
+
+    code: list[bytes] = field(default_factory=list[bytes])
+    filled: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
     def add(self, code: int, k: int, jt: int = 0, jf: int = 0) -> None:
         self.code.append(struct.pack("=HBBI", code, jt, jf, k))
 
-    def answer(self, number: int, verdict: int) -> None:
-        self.add(_JUMP_EQ, number, 0, 1)
-        self.add(_RETURN, verdict)
+    def extend(self, other: "_Block") -> None:
+        self.filled += [(len(self.code) + index, name) for index, name in other.filled]
+        self.code += other.code
 
-    def conditional(self, number: int, alternatives: list[list[_Test]]) -> None:
-        """Allow `number` when all tests of any alternative hold; jumps stay within this block."""
-        blocks = [[step for test in tests for step in self._steps(test)] for tests in alternatives]
-        # A failed test skips to the next alternative: what remains of the block plus its return.
-        self.add(_JUMP_EQ, number, 0, sum(len(block) + 1 for block in blocks) + 1)
-        for block in blocks:
-            for index, (code, k, test) in enumerate(block):
-                if code != _JUMP_EQ:
-                    self.add(code, k)
-                    continue
-                skip = len(block) - index
-                if test.filled:
-                    self.offsets.append((8 * len(self.code) + 4, test.filled))
-                self.add(code, k, *((skip, 0) if test.negate else (0, skip)))
-            self.add(_RETURN, _ALLOW)
-        self.add(_RETURN, _ERRNO | errno.EPERM)
 
-    @staticmethod
-    def _steps(test: _Test) -> list[tuple[int, int, _Test]]:
-        load = (_LOAD, 16 + 8 * test.argument + (4 if test.high else 0), test)
-        mask = [(_AND, test.mask, test)] if test.mask != _WORD else []
-        return [load, *mask, (_JUMP_EQ, test.value, test)]
+def _answer(verdict: int) -> _Block:
+    block = _Block()
+    block.add(_RETURN, verdict)
+    return block
+
+
+_PERMIT, _DENY = _answer(_ALLOW), _answer(_ERRNO | errno.EPERM)
+_UNKNOWN = _answer(_ERRNO | errno.ENOSYS)
+
+
+def _conditional(alternatives: list[list[_Test]]) -> _Block:
+    """Allow when all tests of any alternative hold."""
+    block = _Block()
+    for tests in alternatives:
+        steps = [step for test in tests for step in _steps(test)]
+        for index, (code, k, test) in enumerate(steps):
+            if code != _JUMP_EQ:
+                block.add(code, k)
+                continue
+            # A failed test skips to the next alternative: what remains of this one plus its return.
+            skip = len(steps) - index
+            if test.filled:
+                block.filled.append((len(block.code), test.filled))
+            block.add(code, k, *((skip, 0) if test.negate else (0, skip)))
+        block.add(_RETURN, _ALLOW)
+    block.extend(_DENY)
+    return block
+
+
+def _steps(test: _Test) -> list[tuple[int, int, _Test]]:
+    load = (_LOAD, 16 + 8 * test.argument + (4 if test.high else 0), test)
+    mask = [(_AND, test.mask, test)] if test.mask != _WORD else []
+    return [load, *mask, (_JUMP_EQ, test.value, test)]
+
+
+def _tree(ranges: list[tuple[int, _Block]]) -> _Block:
+    """Find the range of the loaded number, by its start, in few steps: the kernel tries every number at each start."""
+    if len(ranges) == 1:
+        return ranges[0][1]
+    middle = len(ranges) // 2
+    below, above = _tree(ranges[:middle]), _tree(ranges[middle:])
+    block = _Block()
+    if len(below.code) <= _FARTHEST:
+        block.add(_JUMP_GE, ranges[middle][0], len(below.code), 0)
+    else:
+        block.add(_JUMP_GE, ranges[middle][0], 0, 1)
+        block.add(_JUMP, len(below.code))
+    block.extend(below)
+    block.extend(above)
+    return block
+
+
+def _ranges(answers: dict[int, _Block]) -> list[tuple[int, _Block]]:
+    """The answers as ranges that begin at a number and go up to the next; what lies between answers is denied."""
+    ranges = [(0, _DENY)]
+    for number in sorted(answers):
+        for start, block in ((number, answers[number]), (number + 1, _DENY)):
+            if ranges[-1][0] == start:
+                ranges.pop()
+            if not ranges or ranges[-1][1] is not block:
+                ranges.append((start, block))
+    return ranges
 
 
 def _numbers(text: str, column: int) -> list[int]:
@@ -183,25 +227,18 @@ def compile_filter(*, read_only_files: bool, executes: bool = False) -> Filter:
     if machine not in _ARCHITECTURES:
         raise RuntimeError(f"no seccomp allow-list for {machine}: only for {', '.join(_ARCHITECTURES)}")
     audit_arch, column = _ARCHITECTURES[machine]
-    assembler = _Assembler()
-    assembler.add(_LOAD, 4)
-    assembler.add(_JUMP_EQ, audit_arch, 1, 0)
-    assembler.add(_RETURN, _KILL_PROCESS)
-    assembler.add(_LOAD, 0)
-    assembler.add(_JUMP_GE, _X32_BIT, 0, 1)
-    assembler.add(_RETURN, _ERRNO | errno.EPERM)
-    for number in _numbers(_ALLOWED, column):
-        assembler.answer(number, _ALLOW)
-    for number in _numbers(_UNSEEN, column):
-        assembler.answer(number, _ERRNO | errno.ENOSYS)
+    answers = {number: _PERMIT for number in _numbers(_ALLOWED, column)}
+    answers |= {number: _UNKNOWN for number in _numbers(_UNSEEN, column)}
     for text, alternatives in _CONDITIONAL + (_EXECUTING if executes else []):
-        for number in _numbers(text, column):
-            assembler.conditional(number, alternatives)
+        answers |= {number: _conditional(alternatives) for number in _numbers(text, column)}
     for text, flags_argument in _OPEN:
-        for number in _numbers(text, column):
-            if read_only_files:
-                assembler.conditional(number, [[_Test(flags_argument, 0, _READ_ONLY_FLAGS)]])
-            else:
-                assembler.answer(number, _ALLOW)
-    assembler.add(_RETURN, _ERRNO | errno.EPERM)
-    return Filter(b"".join(assembler.code), tuple(assembler.offsets))
+        reading = _conditional([[_Test(flags_argument, 0, _READ_ONLY_FLAGS)]])
+        answers |= {number: reading if read_only_files else _PERMIT for number in _numbers(text, column)}
+    program = _Block()
+    program.add(_LOAD, 4)
+    program.add(_JUMP_EQ, audit_arch, 1, 0)
+    program.add(_RETURN, _KILL_PROCESS)
+    program.add(_LOAD, 0)
+    # Numbers of the x32 ABI lie above all of these, and are denied with whatever is not listed.
+    program.extend(_tree(_ranges(answers)))
+    return Filter(b"".join(program.code), tuple((8 * index + 4, name) for index, name in program.filled))
