@@ -20,7 +20,8 @@ _SHOWN = 2000
 _MAX_WORDS = 4
 _NO_VALUE = frozenset({"", "nan", "none", "null", "n/a"})
 _INTEGER = re.compile(r"([-+]?)\s*([1-9]\d{0,2}(?:,\d{3})+|\d+)", re.ASCII)
-_ONE_CHARACTER = re.compile(r"\{(\w)\}(?!\w)")
+#: Braces around an exponent or index of one character, with nothing after it that could belong to it.
+_ONE_CHARACTER = re.compile(r"(?<=[\^_])\{(\w)\}(?=$|[-+*/=<>,;:)\]}\\&!])")
 
 
 def decide(answer: str, reference: str, values: Values, *, choices: bool = True) -> Decision:

@@ -24,6 +24,7 @@ from guerdon_services.math.comparison.realline import (
     union,
 )
 from guerdon_services.math.notation.tree import Number, symbols
+from guerdon_services.math.reading.named import ALL_REALS, EMPTY
 from guerdon_services.math.reading.shapes import (
     REALS,
     Labelled,
@@ -43,17 +44,6 @@ from guerdon_services.math.reading.shapes import (
 #: Parts of one union or list; a longer one is compared part by part.
 _MAX_PARTS = 200
 _MAX_INTEGERS = 200
-_NAMED = {
-    r"\emptyset": NOTHING,
-    "empty set": NOTHING,
-    "the empty set": NOTHING,
-    "no solution": NOTHING,
-    "no solutions": NOTHING,
-    "no real solution": NOTHING,
-    "no real solutions": NOTHING,
-    "all real numbers": EVERYTHING,
-    "all reals": EVERYTHING,
-}
 #: The least element of a domain of integers; that of the natural numbers is 0 for some and 1 for others.
 _POSITIVE = frozenset(
     rf"{letter}{sign}" for letter in (r"\mathbbN", "N", r"\mathbbZ", "Z") for sign in ("+",)
@@ -155,8 +145,10 @@ def _read(values: Values, shape: Shape) -> RealSet:
             return _solved(values, shape)
         case Labelled(_, _, Ordered() | Many() | Without() as value):
             return _read(values, value)
-        case Words(text) if text.lower() in _NAMED:
-            return _NAMED[text.lower()]
+        case Words(text) if text.lower() in EMPTY:
+            return NOTHING
+        case Words(text) if text.lower() in ALL_REALS:
+            return EVERYTHING
         case _:
             raise NotReal
 

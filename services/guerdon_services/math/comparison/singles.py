@@ -5,17 +5,11 @@ from guerdon_services.math.comparison.equations import known_equal
 from guerdon_services.math.comparison.quantities import same_quantity
 from guerdon_services.math.decision import UnreadableReference
 from guerdon_services.math.notation.tree import ZERO, Mul, Node, quotient
+from guerdon_services.math.reading.named import EMPTY
 from guerdon_services.math.reading.shapes import Based, Clock, Quantity, Ratio, Shape, Words, quantity
 
 #: Seconds of half a day.
 _NOON = 12 * 3600
-_SYNONYMS = {
-    r"\emptyset": "empty set",
-    "the empty set": "empty set",
-    "no solution": "empty set",
-    "no solutions": "empty set",
-    "none": "empty set",
-}
 
 
 def same_single(values: Values, answer: Shape, gold: Shape) -> bool:
@@ -65,7 +59,7 @@ def same_words(answer: Words, gold: Words) -> bool:
 
 def _plain(text: str) -> str:
     text = text.removeprefix("the ").removeprefix("a ").removeprefix("an ")
-    return _SYNONYMS.get(text, text)
+    return "empty set" if text in EMPTY else text
 
 
 def _same_time(answer: Clock, gold: Clock) -> bool:
