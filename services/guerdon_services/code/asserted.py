@@ -23,6 +23,9 @@ def asserted(
             their set-up fails.
         Infrastructure: a sandbox failed.
     """
+    # What needs a package on one side may cross to the other.
+    sources = (program, test.source, plan.setup)
+    worker, tests_worker = worker.fit(*sources), tests_worker.fit(*sources)
     # Neither clock may run while the other side's server still starts.
     worker.make_ready()
     tests_worker.make_ready()

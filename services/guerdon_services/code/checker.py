@@ -57,7 +57,7 @@ def _ask(worker: Worker, plan: Plan, test: Test, produced: bytes) -> tuple[objec
         cpu_s=plan.limits.cpu_s,
         memory_mb=plan.limits.memory_mb,
     )
-    run = worker.run(job, b"", plan.limits)
+    run = worker.fit(job["code"]).run(job, b"", plan.limits)
     failure = judge.failure(run, plan.limits)
     if failure is not None:
         return None, f"{failure.verdict}: {failure.message}"

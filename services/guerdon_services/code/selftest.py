@@ -80,6 +80,14 @@ def works(walled):
     return len(bytearray(64 * 2**20)) > 0
 """
 
+#: Packages that no program names are left to programs to import, behind the walls.
+_IMPORTING = """
+import importlib
+def imports(name):
+    return bool(importlib.import_module(name))
+"""
+_IMPORT_LIMITS = RunLimits(cpu_s=60.0, wall_s=180.0, memory_mb=4096, output_bytes=1 << 20)
+
 
 def check(worker: Worker, profile: Profile) -> str:
     """Start the worker and try its walls; returns the layers in words.
@@ -105,6 +113,10 @@ def check(worker: Worker, profile: Profile) -> str:
     answer = _call(worker, _BENIGN, "works", f"[{'true' if walled else 'false'}]")
     if answer is not True:
         raise NotIsolated(f"profile {profile}: a harmless program could not run: {answer}")
+    for name in worker.packages:
+        answer = _call(worker, _IMPORTING, "imports", f'["{name}"]', _IMPORT_LIMITS)
+        if answer is not True:
+            raise NotIsolated(f"packages: {name} cannot be imported: {answer}")
     layers = ["seccomp", "resource limits", "no new privileges"]
     if walled:
         layers.insert(0, f"Landlock {hello.landlock_abi}")
@@ -113,7 +125,7 @@ def check(worker: Worker, profile: Profile) -> str:
     return ", ".join(layers)
 
 
-def _call(worker: Worker, code: str, function: str, arguments: str) -> object:
+def _call(worker: Worker, code: str, function: str, arguments: str, limits: RunLimits = _LIMITS) -> object:
     job = programs.Job(
         kind="call",
         code=code,
@@ -121,12 +133,12 @@ def _call(worker: Worker, code: str, function: str, arguments: str) -> object:
         function=function,
         arguments=arguments,
         encoded_arguments="",
-        cpu_s=_LIMITS.cpu_s,
-        memory_mb=_LIMITS.memory_mb,
+        cpu_s=limits.cpu_s,
+        memory_mb=limits.memory_mb,
     )
     try:
-        run = worker.run(job, b"", _LIMITS)
-        failure = judge.failure(run, _LIMITS)
+        run = worker.run(job, b"", limits)
+        failure = judge.failure(run, limits)
         return judge.returned(run) if failure is None else failure.message
     except (Infrastructure, ValueError) as error:
         raise NotIsolated(f"the self-test could not run: {error}") from None

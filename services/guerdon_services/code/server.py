@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import secrets
@@ -53,6 +54,8 @@ class Config:
     profile: sandbox.Profile
     scratch: str
     packages: list[str]
+    #: Whether they are loaded now, for every program, or by those that import them.
+    load_packages: bool = False
     #: Given to a server of other executables than its own interpreter, which it then need not warm up.
     rooms: dict[str, sandbox.Room] = field(default_factory=dict[str, sandbox.Room])
 
@@ -178,20 +181,28 @@ def _report_broken(error: BaseException, report: int) -> None:
         return
 
 
-def _warm_up(preloaded: Sequence[str], packages: list[str]) -> tuple[list[Path], list[str]]:
-    """Import what programs use; returns the folders of the packages and those that cannot be imported."""
+def _warm_up(
+    preloaded: Sequence[str], packages: list[str], *, load_packages: bool
+) -> tuple[list[Path], list[str]]:
+    """Import what programs use; returns the folders of the packages and those that are not there."""
     site.setquit()
     site.setcopyright()
     folders: list[Path] = []
     missing: list[str] = []
-    for name in (*preloaded, *packages):
+    for name in preloaded:
+        importlib.import_module(name)
+    for name in packages:
         try:
-            module = importlib.import_module(name)
+            if load_packages:
+                importlib.import_module(name)
+            spec = importlib.util.find_spec(name)
         except ImportError as error:
             missing.append(f"{name}: {error}")
             continue
-        if name in packages and module.__file__:
-            folders.append(Path(module.__file__).resolve().parents[1])
+        if spec is None:
+            missing.append(f"{name}: no module of that name")
+        elif spec.origin and spec.has_location:
+            folders.append(Path(spec.origin).resolve().parents[1])
     library = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     dynamic = {str(Path(path) / "lib-dynload") for path in library}
     sys.path[:] = [path for path in sys.path if path in library | dynamic or Path(path).resolve() in folders]
@@ -248,7 +259,8 @@ def main() -> None:
     os.close(int(sys.argv[1]))
     sandbox.make_undumpable()
     sandbox.use_one_arena()
-    folders, missing = _warm_up([] if config.rooms else PRELOADED.split(), config.packages)
+    preloaded = [] if config.rooms else PRELOADED.split()
+    folders, missing = _warm_up(preloaded, config.packages, load_packages=config.load_packages)
     network = config.profile == "host" and sandbox.leave_network()
     walls = {name: _make_walls(config, folders, room) for name, room in config.rooms.items()}
     if not config.rooms:

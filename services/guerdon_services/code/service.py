@@ -308,7 +308,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
             cpu_s=plan.limits.cpu_s,
             memory_mb=plan.limits.memory_mb,
         )
-        run = slot.program.run(job, test.stdin, plan.limits)
+        run = slot.program.fit(program, plan.setup).run(job, test.stdin, plan.limits)
         return run, judge.failure(run, plan.limits)
 
     def _twice(self, attempt: Callable[[Slot], _Answer]) -> _Answer:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -42,14 +43,23 @@ class Worker:
         scratch_parent: str,
         recycle_after: int,
         rooms: dict[str, Room] | None = None,
+        *,
+        load_packages: bool = False,
     ) -> None:
         self._profile = profile
-        self._packages = packages
+        self.packages = packages
+        self._load_packages = load_packages
+        self._mentioned = re.compile("|".join(map(re.escape, packages))) if packages else None
+        #: A second fork server, with the packages loaded, for the programs that name one: whoever forks pays for all
+        #: that was loaded, and most programs use none. Starts when first needed.
+        self._loaded: Worker | None = None
         #: Given for executables other than the interpreter itself: what each kind of them may do.
         self._rooms = rooms or {}
         self._kept = False
         self._scratch_parent = scratch_parent
         self._recycle_after = recycle_after
+        if packages and not load_packages:
+            self._loaded = Worker(profile, packages, scratch_parent, recycle_after, load_packages=True)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self.scratch = ""
@@ -61,17 +71,32 @@ class Worker:
         """The fork server's process id, for tests and the curious."""
         return self._process.pid if self._process else None
 
+    def fit(self, *sources: str) -> "Worker":
+        """The worker for programs of these sources: with packages loaded if one of them is named there.
+
+        A program that hides the name can still import the package, only not as fast.
+        """
+        if self._loaded and self._mentioned and any(map(self._mentioned.search, sources)):
+            return self._loaded
+        return self
+
     def start(self) -> Hello:
         """Start a fresh fork server and wait until it is warm.
 
         Raises:
             Infrastructure: it did not come up; the message holds what it wrote.
         """
-        self.stop()
+        self._stop_own()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.scratch = tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-", dir=self._scratch_parent)
         os.chmod(self.scratch, 0o711)
-        config = Config(self._profile, self.scratch, self._packages, self._rooms)  # type: ignore[arg-type]
+        config = Config(
+            self._profile,  # type: ignore[arg-type]
+            self.scratch,
+            self.packages,
+            load_packages=self._load_packages,
+            rooms=self._rooms,
+        )
         module = "guerdon_services.code.server"
         command = [sys.executable, "-P", "-s", "-X", "utf8", "-m", module, str(theirs.fileno())]
         with tempfile.TemporaryFile() as log:
@@ -93,13 +118,18 @@ class Worker:
             try:
                 message = receive(self._control, _START_TIMEOUT_S)
             except Infrastructure as error:
-                self.stop()
+                self._stop_own()
                 log.seek(0)
                 raise Infrastructure(f"{error}: {log.read()[-800:].decode('utf-8', 'replace')}") from None
         return Hello(**json.loads(message.removeprefix(b"HELLO ")))
 
     def stop(self) -> None:
-        """End the fork server and whatever runs on it; removes its scratch folder."""
+        """End the fork servers and whatever runs on them; removes their scratch folders."""
+        if self._loaded:
+            self._loaded.stop()
+        self._stop_own()
+
+    def _stop_own(self) -> None:
         if self._control:
             self._control.close()
             self._control = None
@@ -188,7 +218,7 @@ class Worker:
     def _kill_server(self) -> None:
         if self._process:
             self._process.kill()
-        self.stop()
+        self._stop_own()
 
     def _hand_over(
         self, message: bytes, inputs: list[bytes], extra: int | None, stack: contextlib.ExitStack

@@ -293,3 +293,14 @@ def test_many_threads_get_their_own_answers(ask: Any) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(one, range(40))) == [1.0] * 40
+
+
+def test_only_programs_that_name_a_package_run_where_it_is_loaded(ask: Any) -> None:
+    pytest.importorskip("numpy")
+    loaded = "import sys\nprint('nu' 'mpy' in sys.modules)"
+    for worker in ask.scorer.workers:
+        assert worker.fit("import numpy") is not worker.fit("import math", "print()")
+        assert worker.fit("import math", "numpy") is worker.fit("import numpy")
+    assert ask.stdio(loaded, "", "False") == "AC"
+    assert ask.stdio(loaded + "  # numpy", "", "True") == "AC"
+    assert ask.stdio("print(__import__('nu' 'mpy').arange(4).sum())", "", "6") == "AC"
