@@ -178,8 +178,9 @@ class Figures:
 
 
 def _files(scratch: Path) -> int:
-    """Whatever lies in the fork servers' own folders."""
-    return sum(1 for _ in scratch.glob("*/**/*"))
+    """Whatever lies in the fork servers' own folders; a working folder serves again, and counts by what it holds."""
+    found = (path.relative_to(scratch).parts[1:] for path in scratch.glob("*/**/*"))
+    return sum(parts != ("run",) for parts in found)
 
 
 def offered(scorer: CodeScorer) -> list[Program]:

@@ -20,7 +20,7 @@ _AT_EMPTY_PATH = 0x1000
 
 
 class Launch(TypedDict):
-    """One execution, as JSON text in a sealed file."""
+    """One execution, marshalled in a sealed file."""
 
     argv: list[str]
     #: A file to find in the working folder, and its text; "" for none.

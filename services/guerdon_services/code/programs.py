@@ -29,7 +29,7 @@ _MODULE_NAMES = {"stdio": "__main__", "assert": "tests", "unittest": "tests"}
 
 
 class Job(TypedDict):
-    """One run of one program, as JSON text in a sealed file. It never holds an expected value."""
+    """One run of one program, marshalled in a sealed file. It never holds an expected value."""
 
     kind: str
     code: str
@@ -48,7 +48,8 @@ def run(job: Job) -> NoReturn:
     module = ModuleType(_MODULE_NAMES.get(job["kind"], "solution"))
     module.__dict__["__builtins__"] = __builtins__
     sys.modules[module.__name__] = module
-    _set_up(module, job["setup"])
+    if job["setup"]:
+        _set_up(module, job["setup"])
     code = _compile(job["code"], "<solution>", COMPILE_ERROR)
     _report(BEGUN, b"")
     if job["kind"] in ("assert", "unittest"):

@@ -7,12 +7,14 @@ Landlock, seccomp. Any step that fails raises: the program then does not run at 
 import ctypes
 import math
 import os
+import random
 import resource
 import signal
 import stat
 import struct
 import sys
 import sysconfig
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,10 +31,21 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 _SECCOMP_MODE_FILTER = 2
 _CAP_DAC_READ_SEARCH = 2
-_CAPSET_NUMBERS = {"x86_64": 126, "aarch64": 91}
+_CAPSET = {"x86_64": 126, "aarch64": 91}.get(os.uname().machine, -1)
 _CAPABILITY_VERSION_3 = 0x20080522
+#: For capset(2): nothing, or the one capability that reads.
+_CAPABILITIES = [
+    (
+        ctypes.c_char_p(struct.pack("=II", _CAPABILITY_VERSION_3, 0)),
+        ctypes.c_char_p(struct.pack("=IIIIII", kept, kept, 0, 0, 0, 0)),
+    )
+    for kept in (0, 1 << _CAP_DAC_READ_SEARCH)
+]
 _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
 _M_ARENA_MAX = -8
+#: Keeps the interpreter's lock while it calls: for a call that must not let it go.
+_python_libc = ctypes.PyDLL(None, use_errno=True)
+_seed = random._inst.seed  # type: ignore[attr-defined]
 _OPEN_FILES = 64
 _FILE_BYTES = 8 * 2**20
 _THREADS = 256
@@ -85,6 +98,27 @@ def prctl(option: int, argument: int | ctypes.c_char_p = 0) -> None:
 def make_undumpable() -> None:
     """Nobody but root may trace this process or read its memory through /proc; children inherit it."""
     prctl(_PR_SET_DUMPABLE, 0)
+
+
+def fork() -> int:
+    """`os.fork` for a process with one thread, without the interpreter's care for the locks of others.
+
+    That care touches some 200 pages, which each child would have to copy. What is left of it is done here: another
+    state of `random` for every child, and the id of its thread.
+    """
+    pid = int(_python_libc.fork())
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "fork")
+    if pid == 0:
+        _seed()
+        threading.main_thread()._native_id = os.getpid()  # type: ignore[attr-defined]
+    return pid
+
+
+def empty_bounding_set() -> None:
+    """Nothing that this process or its children execute can gain a capability by it."""
+    for capability in range(64):
+        landlock.libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def use_one_arena() -> None:
@@ -159,19 +193,14 @@ def _keep_only(descriptors: list[int], ruleset_fd: int | None) -> None:
 
 def _drop_privileges(walls: Walls) -> None:
     if os.geteuid() == 0:
-        for capability in range(64):
-            landlock.libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
         prctl(_PR_SET_KEEPCAPS, 1)
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
         # A change of user clears the parent-death signal.
         _die_with(walls.server_pid)
-    kept = 1 << _CAP_DAC_READ_SEARCH if walls.keep_read_search else 0
-    header = struct.pack("=II", _CAPABILITY_VERSION_3, 0)
-    data = struct.pack("=IIIIII", kept, kept, 0, 0, 0, 0)
-    number = _CAPSET_NUMBERS[os.uname().machine]
-    if landlock.libc.syscall(number, ctypes.c_char_p(header), ctypes.c_char_p(data)) != 0:
+    header, data = _CAPABILITIES[walls.keep_read_search]
+    if landlock.libc.syscall(_CAPSET, header, data) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "capset")
 
 

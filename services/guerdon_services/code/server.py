@@ -6,7 +6,9 @@ Messages on the control socket (SOCK_SEQPACKET), one run at a time:
 
     supervisor -> server   RUN + descriptors (job, stdin, stdout, stderr, report and maybe link)   KILL
                            RUN room [keep] + descriptors (..., report and executable)   CLEAR
-    server -> supervisor   HELLO {json}   START pid   EXIT status cpu_s max_rss_kb   FAIL reason
+    server -> supervisor   HELLO {json}   START pid age_s   EXIT status cpu_s max_rss_kb wall_s   FAIL reason
+
+START is said only of a child that has run for a while: most have ended by then.
 
 A run in a room becomes the executable instead (`launch`); with `keep` the folder is left to the run after it, until
 CLEAR. The server never reads a job, let alone compiles one: its children do. When the supervisor is gone (end of file)
@@ -19,6 +21,7 @@ import gc
 import importlib
 import importlib.util
 import json
+import marshal
 import os
 import secrets
 import select
@@ -28,6 +31,7 @@ import site
 import socket
 import sys
 import sysconfig
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -45,6 +49,9 @@ hashlib heapq inspect io itertools json math numbers operator os pathlib pprint 
 secrets statistics string struct sys textwrap threading time timeit traceback types typing
 unicodedata uuid warnings weakref zlib
 """
+
+#: A child that runs longer is announced to the supervisor, whose clocks then watch it.
+_START_AFTER_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,11 @@ class ForkServer:
         self.control = control
         #: By room; the interpreter's own programs have the room "".
         self.walls = walls
+        # A package may have asked to be told of forks.
+        self.fork_process = os.fork if config.load_packages else sandbox.fork
         self.folder = Path(config.scratch) / "run"
+        #: What the working folder was like when it was made; None where there is none.
+        self.made: tuple[int, ...] | None = None
         self.wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(wakeup_end)
@@ -99,7 +110,7 @@ class ForkServer:
             if kind == "RUN":
                 self.run(descriptors, words[0] if words else "", keep="keep" in words)
             elif kind == "CLEAR":
-                shutil.rmtree(self.folder, ignore_errors=True)
+                self.clear()
 
     def run(self, descriptors: list[int], room: str, *, keep: bool) -> None:
         """Fork, watch and reap one child."""
@@ -108,39 +119,58 @@ class ForkServer:
         except OSError as error:
             self.control.send(f"FAIL {error}".encode())
         else:
-            self.control.send(b"START %d" % pid)
-            self.control.send(b"EXIT %d %.6f %d" % self.watch(pid))
+            self.control.send(b"EXIT %d %.6f %d %.6f" % self.watch(pid))
         finally:
             if not keep:
-                shutil.rmtree(self.folder, ignore_errors=True)
+                self.clear()
             for descriptor in descriptors:
                 os.close(descriptor)
 
     def fork(self, descriptors: list[int], walls: sandbox.Walls) -> int:
-        """Make the working folder, empty unless one was kept, and the child in it; returns the child's id."""
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        if os.geteuid() == 0:
-            os.chown(self.folder, sandbox.NOBODY, sandbox.NOBODY)
-        pid = os.fork()
+        """Make the child in its working folder, empty unless one was kept; returns the child's id."""
+        if self.made is None:
+            self.folder.mkdir(mode=0o700)
+            if os.geteuid() == 0:
+                os.chown(self.folder, sandbox.NOBODY, sandbox.NOBODY)
+            self.made = _state(self.folder)
+        pid = self.fork_process()
         if pid == 0:
             _child(walls, self.folder, descriptors)
         return pid
 
-    def watch(self, pid: int) -> tuple[int, float, int]:
+    def clear(self) -> None:
+        """Remove the working folder, unless nothing was ever put there."""
+        if self.made is not None and (_state(self.folder) != self.made or os.listdir(self.folder)):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.made = None
+
+    def watch(self, pid: int) -> tuple[int, float, int, float]:
         """Wait for the child, killing it when told to or when nobody is left to tell."""
+        started = time.monotonic()
+        patience_s: float | None = _START_AFTER_S
         while True:
-            ready, _, _ = select.select([self.control, self.wakeup], [], [])
+            ready, _, _ = select.select([self.control, self.wakeup], [], [], patience_s)
+            if not ready:
+                patience_s = None
+                self.control.send(b"START %d %.6f" % (pid, time.monotonic() - started))
             if self.wakeup in ready:
                 os.read(self.wakeup, 4096)
                 reaped, status, usage = os.wait4(pid, os.WNOHANG)
                 if reaped:
-                    return status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+                    wall_s = time.monotonic() - started
+                    return status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss, wall_s
             if self.control in ready:
                 message = self.control.recv(64)
                 os.kill(pid, signal.SIGKILL)
                 if not message:
                     os.waitpid(pid, 0)
                     raise EOFError
+
+
+def _state(folder: Path) -> tuple[int, ...]:
+    """Changes with every file made or removed in it, save within one tick of the clock."""
+    found = os.stat(folder)
+    return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -152,12 +182,11 @@ def _child(walls: sandbox.Walls, folder: Path, descriptors: list[int]) -> NoRetu
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with open(job_fd, "rb") as file:
-            job: Any = json.loads(file.read())  # programs.Job, or in a room launch.Launch
+        job: Any = marshal.loads(_content(job_fd))  # programs.Job, or in a room launch.Launch
         os.chdir(folder)
         if walls.room:
             launch.write_file(job)
-        key = secrets.randbits(64)
+        key = secrets.randbits(64) if walls.room else 0
         sandbox.raise_walls(walls, job["cpu_s"], job["memory_mb"], streams, key)
         os.write(sandbox.REPORT_FD, programs.READY)
         if walls.room:
@@ -169,6 +198,15 @@ def _child(walls: sandbox.Walls, folder: Path, descriptors: list[int]) -> NoRetu
         programs.run(job)
     finally:
         os._exit(programs.EXIT_EXCEPTION)
+
+
+def _content(descriptor: int) -> bytes:
+    """All of a file in memory; one read takes no more than 2 GiB."""
+    size = os.fstat(descriptor).st_size
+    content = os.read(descriptor, size)
+    while len(content) < size:
+        content += os.read(descriptor, size - len(content))
+    return content
 
 
 def _report_broken(error: BaseException, report: int) -> None:
@@ -265,6 +303,7 @@ def main() -> None:
     walls = {name: _make_walls(config, folders, room) for name, room in config.rooms.items()}
     if not config.rooms:
         walls[""] = _make_walls(config, folders)
+    sandbox.empty_bounding_set()
     os.environ.clear()
     sys.argv[:] = [""]
     server = ForkServer(control, config, walls)

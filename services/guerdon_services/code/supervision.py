@@ -15,6 +15,8 @@ from pathlib import Path
 from guerdon_services.code import programs
 
 _CHUNK = 1 << 16
+#: Most programs end within this time: until then what they write waits in the pipes, and nobody wakes up for it.
+_QUICK_S = 0.005
 _STDERR_TAIL = 2000
 #: How long the server may take to start or reap a child before it counts as hung itself.
 _PATIENCE_S = 10.0
@@ -99,7 +101,7 @@ class Supervision:
         self._pipes = pipes
         self._limits = limits
         self._streams = _Streams(limits.output_bytes)
-        # Until START arrives the program has not begun: its own clock is not running.
+        # Until START arrives the program has not begun, or not long ago: its own clock is not running.
         self._pid = 0
         self._pids = link.pids if link else set[int]()
         self._started = time.monotonic()
@@ -114,8 +116,10 @@ class Supervision:
             Infrastructure: the server died or hangs, or the sandbox could not be raised.
         """
         poll = select.poll()
-        for descriptor in (self._control.fileno(), *self._pipes):
-            poll.register(descriptor, select.POLLIN)
+        poll.register(self._control.fileno(), select.POLLIN)
+        if not poll.poll(_QUICK_S * 1000):
+            for descriptor in self._pipes:
+                poll.register(descriptor, select.POLLIN)
         while True:
             if time.monotonic() >= self._next_look:
                 self._look()
@@ -125,7 +129,7 @@ class Supervision:
                         return run
                 elif not _drain(descriptor, self._pipes[descriptor], self._streams):
                     poll.unregister(descriptor)
-            if self._streams.over and self._pid and not self._killed_for:
+            if self._streams.over and not self._killed_for:
                 self._kill("output")
 
     def _heard(self, message: bytes) -> Run | None:
@@ -133,12 +137,12 @@ class Supervision:
         if kind == b"START":
             self._pid = int(words[0])
             self._pids.add(self._pid)
-            self._started = time.monotonic()
+            self._started = time.monotonic() - float(words[1])
             self._next_look = self._started + min(self._limits.wall_s, self._limits.cpu_s)
             return None
         if kind == b"EXIT":
             self._pids.discard(self._pid)
-            return self._ended(int(words[0]), float(words[1]), int(words[2]))
+            return self._ended(int(words[0]), float(words[1]), int(words[2]), float(words[3]))
         raise Infrastructure(message.decode("utf-8", "replace"))
 
     def _look(self) -> None:
@@ -167,7 +171,7 @@ class Supervision:
         self._control.send(b"KILL")
         self._next_look = time.monotonic() + _PATIENCE_S
 
-    def _ended(self, exit_status: int, cpu_s: float, max_rss_kb: int) -> Run:
+    def _ended(self, exit_status: int, cpu_s: float, max_rss_kb: int, wall_s: float) -> Run:
         for descriptor, name in self._pipes.items():
             _drain(descriptor, name, self._streams)
         streams = self._streams
@@ -177,7 +181,7 @@ class Supervision:
         return Run(
             exit_status=exit_status,
             cpu_s=cpu_s,
-            wall_s=time.monotonic() - self._started,
+            wall_s=wall_s,
             max_rss_kb=max_rss_kb,
             over_time=self._killed_for == "time",
             over_output=streams.over,

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import marshal
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from pathlib import Path
+from typing import Any
 
 from guerdon_services.code import programs
 from guerdon_services.code.launch import Launch
@@ -30,6 +32,15 @@ from guerdon_services.code.supervision import (
 _SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
 _MFD_EXEC = 0x10
 _START_TIMEOUT_S = 120.0
+_ENVIRONMENT = {
+    # One hash seed: a verdict must not depend on the order of a set.
+    "PYTHONHASHSEED": "0",
+    # One thread: a server forks.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    # Library functions are looked up now, not by every child again.
+    "LD_BIND_NOW": "1",
+}
 SCRATCH_PREFIX = "guerdon-code-"
 
 
@@ -106,8 +117,7 @@ class Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 cwd="/",
-                # One hash seed: a verdict must not depend on the order of a set. One thread: a server forks.
-                env={"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env=_ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -176,7 +186,7 @@ class Worker:
         if self._kept and self._control is None:
             raise Infrastructure("the fork server died between two commands")
         message = f"RUN {room} keep" if keep else f"RUN {room}"
-        run = self._supervised(message.encode(), json.dumps(job).encode(), stdin, limits, executable, None)
+        run = self._supervised(message.encode(), job, stdin, limits, executable, None)
         if run.report != programs.READY:
             raise Infrastructure(f"could not execute: {run.report[2:300].decode('utf-8', 'replace')}")
         self._kept = keep
@@ -189,12 +199,12 @@ class Worker:
             Infrastructure: the server or the sandbox failed; the server has been stopped where it was at fault.
         """
         extra = link.descriptor if link else None
-        return self._supervised(b"RUN", json.dumps(job).encode(), stdin, limits, extra, link)
+        return self._supervised(b"RUN", job, stdin, limits, extra, link)
 
     def _supervised(
         self,
         message: bytes,
-        job: bytes,
+        job: Any,
         stdin: bytes,
         limits: RunLimits,
         extra: int | None,
@@ -205,7 +215,7 @@ class Worker:
         self._runs += 1
         with contextlib.ExitStack() as stack:
             try:
-                pipes = self._hand_over(message, [job, stdin], extra, stack)
+                pipes = self._hand_over(message, [marshal.dumps(job), stdin], extra, stack)
                 return Supervision(self._control, pipes, limits, link).result()
             except Starved:
                 self._kill_server()
