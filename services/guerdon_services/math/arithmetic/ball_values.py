@@ -58,10 +58,7 @@ _PLAIN = (*PIECEWISE, "abs", "re", "im", "conjugate", "arg")
 
 
 class Evaluator:
-    """Evaluates expressions at the current precision.
-
-    Its methods raise Unknown where a value cannot be told, and Outside where that takes too long.
-    """
+    """Evaluates at the current precision; raises Unknown where a value cannot be told, Outside where that is long."""
 
     def __init__(self, point: Point, budget: exact.Budget, seed: str = "") -> None:
         #: Bits that the numbers in the expressions and their values take up before and after the binary point.
