@@ -49,14 +49,14 @@ def decide(answer: str, reference: str, values: Values, *, choices: bool = True)
     spelled = canonical(given)
     if not spelled:
         return Decision(False, "none", "the answer is empty", "", text[:_SHOWN])
-    decision = _decided(Side(answer, given, spelled), Side(reference, gold, text), values, choices)
+    sides = Side(answer, given, spelled, is_words(given)), Side(reference, gold, text, is_words(gold))
+    decision = _decided(*sides, values, choices)
     return replace(decision, answer=spelled[:_SHOWN], reference=text[:_SHOWN])
 
 
 def _decided(given: Side, gold: Side, values: Values, choices: bool) -> Decision:
     """The first rule that applies: same text, same items, dates, choices, words, and then what the two mean."""
-    in_words = is_words(given.tokens)
-    if _key(given, in_words=in_words) == _key(gold, in_words=is_words(gold.tokens)):
+    if _key(given) == _key(gold):
         return Decision(True, "string", "the same text")
     if _same_list(given, gold):
         return Decision(True, "string", "the same values in another order")
@@ -66,7 +66,7 @@ def _decided(given: Side, gold: Side, values: Values, choices: bool) -> Decision
         decision = chosen(
             given.spelled,
             gold.spelled,
-            in_words=in_words,
+            in_words=given.in_words,
             decide=lambda one, other: decide(one, other, values, choices=False),
         )
     return decision or _words(given, gold) or decide_meaning(given, gold, values)
@@ -113,16 +113,16 @@ def _date(answer: str, reference: str) -> Decision | None:
     return Decision(same_date(given, wanted), "string", "dates") if given and wanted else None
 
 
-def _key(side: Side, *, in_words: bool) -> str:
+def _key(side: Side) -> str:
     """What two texts must share to be the same: spaces, single braces and the case of words do not count."""
-    return said(side.tokens).replace(" ", "") if in_words else _ONE_CHARACTER.sub(r"\1", side.spelled)
+    return said(side.tokens).replace(" ", "") if side.in_words else _ONE_CHARACTER.sub(r"\1", side.spelled)
 
 
 def _words(given: Side, gold: Side) -> Decision | None:
     """A reference that is a word or a few; one that is prose cannot be judged."""
-    if not is_words(gold.tokens):
+    if not gold.in_words:
         number = len(gold.tokens) == 1 and gold.tokens[0].kind == "number"
-        wrong = number and is_words(given.tokens)
+        wrong = number and given.in_words
         return Decision(False, "string", "words where a number is expected") if wrong else None
     count = len(said(gold.tokens).split())
     if count > _MAX_WORDS:

@@ -18,11 +18,12 @@ _LONGEST_UNIT = 12
 
 
 class Side(NamedTuple):
-    """An answer or a reference: its text, its tokens, and these as text again."""
+    """An answer or a reference: its text, its tokens, these as text again, and whether they are words."""
 
     text: str
     tokens: list[Token]
     spelled: str
+    in_words: bool
 
 
 def decide_meaning(answer: Side, reference: Side, values: Values) -> Decision:
@@ -105,10 +106,11 @@ class _Pair:
             pairs.append((self._given, tokens_of(self._reference, thousands=False)))
         if any(token.grouped for token in self._given) and "," in self._reference:
             pairs.append((tokens_of(self._answer, thousands=False), self._gold))
-        if _units_of(self._gold) and not _units_of(self._given):
-            pairs.append((_without_unit(self._given, _units_of(self._gold)), self._gold))
-        if _units_of(self._given) and not _units_of(self._gold):
-            pairs.append((self._given, _without_unit(self._gold, _units_of(self._given))))
+        unit, wanted_unit = _units_of(self._given), _units_of(self._gold)
+        if wanted_unit and not unit:
+            pairs.append((_without_unit(self._given, wanted_unit), self._gold))
+        if unit and not wanted_unit:
+            pairs.append((self._given, _without_unit(self._gold, unit)))
         return pairs
 
     def _is_decimal(self, tokens: list[Token]) -> bool:

@@ -10,7 +10,6 @@ from guerdon_services.math.comparison.realsets import same_sets
 from guerdon_services.math.comparison.singles import same_single
 from guerdon_services.math.decision import UnreadableReference
 from guerdon_services.math.notation.tree import (
-    Node,
     Symbol,
     substitute,
     symbols,
@@ -74,10 +73,6 @@ class Comparison:
         if isinstance(gold, Many | Ordered) or isinstance(answer, Many | Ordered):
             return self._collection(answer, gold)
         return same_single(self.values, answer, gold)
-
-    def equal(self, left: Node, right: Node) -> bool:
-        """Whether two expressions are known to be equal."""
-        return known_equal(self.values, left, right)
 
     # Relations
 
@@ -157,7 +152,7 @@ class Comparison:
 
     def _same_side(self, answer: Shape, gold: Shape) -> bool:
         if isinstance(answer, Quantity) and isinstance(gold, Quantity):
-            return self.equal(answer.node, gold.node)
+            return known_equal(self.values, answer.node, gold.node)
         return self.same(answer, gold)
 
     # Matrices, sets, tuples

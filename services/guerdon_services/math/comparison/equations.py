@@ -12,14 +12,13 @@ from guerdon_services.math.notation.tree import (
     substitute,
     symbols,
 )
-from guerdon_services.math.reading.relations import MIRRORED
+from guerdon_services.math.reading.relations import MIRRORED, half_line
 from guerdon_services.math.reading.shapes import (
     ABOVE_ALL,
     BELOW_ALL,
     Ordered,
     Quantity,
     Relation,
-    interval,
     quantity,
 )
 
@@ -93,10 +92,8 @@ def _half_line(values: Values, gap: Node, sign: str) -> Ordered | None:
         return None
     bound = quantity(quotient(negated(at_zero), slope))
     sign = sign if turned > 0 else MIRRORED[sign]
-    closed = sign in (r"\leq", r"\geq")
-    if sign in ("<", r"\leq"):
-        return interval("(", BELOW_ALL, bound, "]" if closed else ")")
-    return interval("[" if closed else "(", bound, ABOVE_ALL, ")")
+    found = half_line(bound, sign, "")
+    return found if isinstance(found, Ordered) else None
 
 
 def meet(one: Ordered, other: Ordered) -> Ordered | None:

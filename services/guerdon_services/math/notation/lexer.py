@@ -35,6 +35,14 @@ _LEXEME = re.compile(
 _BRACED = re.compile(r"\s*\{([^{}]*)\}")
 _SIMPLE = re.compile(r"\s*[-+]?[\d.,/ ]*\d\s*")
 _SEPARATORS = re.compile(r"[^0-9.]")
+#: What follows a number, a command or a font, at the place where the lexer stands.
+_DECIMALS = re.compile(r",(\d+)(?![\d,])")
+_DIGITS = re.compile(r"\d+")
+_BARE_FRACTION = re.compile(r"\s*(\d)(?:\s*(\d)|(?=\s*\{))")
+_INVISIBLE = re.compile(r"\s*\.(?!\d)")
+_ACCENTED = re.compile(r"\s*(?:\{\s*(\\?[A-Za-z0-9]+)\s*\}|(\\[A-Za-z]+|[A-Za-z](?![A-Za-z])))")
+_NEGATED = re.compile(r"\s*(=|\\(?:in|equiv)(?![a-zA-Z]))")
+_NAMED_SET = re.compile(r"\s*(?:\{\s*([A-Z])\s*\}|([A-Z]))(?:\s*[\^_]\s*\{?\s*([+*-])\s*\}?)?")
 #: Brackets that enclose a list; braces of LaTeX only group.
 _OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
 _AFTER_BOLD = ("", ".", ",", "$", "*", "\\")
@@ -127,7 +135,7 @@ class _Lexer:
 
     def _number(self, found: str) -> None:
         if self._decimal_comma and not self._depth:
-            rest = re.compile(r",(\d+)(?![\d,])").match(self._text, self._at)
+            rest = _DECIMALS.match(self._text, self._at)
             if rest and found.isdigit():
                 self._at = rest.end()
                 found = f"{found}.{rest.group(1)}"
@@ -138,7 +146,7 @@ class _Lexer:
         found, comma = match.group(), match.group("mark") == ","
         in_list = re.fullmatch(r"\d,", self._text[max(0, match.start() - 2) : match.start()])
         if comma and (self._depth or not self._thousands or in_list):
-            first = re.compile(r"\d+").match(self._text, match.start())
+            first = _DIGITS.match(self._text, match.start())
             assert first  # the group begins with a digit
             self._at = first.end()
             self._number(first.group())
@@ -226,7 +234,7 @@ class _Lexer:
 
     def _digits_of_fraction(self) -> None:
         """`\\frac34` as `\\frac{3}{4}`."""
-        bare = re.compile(r"\s*(\d)(?:\s*(\d)|(?=\s*\{))").match(self._text, self._at)
+        bare = _BARE_FRACTION.match(self._text, self._at)
         if bare:
             self._at = bare.end()
             for digit in filter(None, bare.groups()):
@@ -236,7 +244,7 @@ class _Lexer:
     def _dropped(self, name: str) -> None:
         """Sizes and spacing; `\\left.` and `\\right.` take their invisible delimiter with them."""
         self._spaced = self._spaced or "quad" in name or "space" in name
-        rest = re.compile(r"\s*\.(?!\d)").match(self._text, self._at)
+        rest = _INVISIBLE.match(self._text, self._at)
         if rest and name in ("left", "right"):
             self._at = rest.end()
         elif name in (
@@ -283,9 +291,7 @@ class _Lexer:
 
     def _font(self, name: str) -> None:
         """A font says nothing; an accent makes another name of what it stands on, but for an arrow."""
-        found = re.compile(r"\s*(?:\{\s*(\\?[A-Za-z0-9]+)\s*\}|(\\[A-Za-z]+|[A-Za-z](?![A-Za-z])))").match(
-            self._text, self._at
-        )
+        found = _ACCENTED.match(self._text, self._at)
         if found is None:
             if name in ACCENTS:
                 self._add("mark", "\\" + name)
@@ -307,7 +313,7 @@ class _Lexer:
 
     def _negated(self) -> None:
         """`\\not=` and `\\not\\in`."""
-        sign = re.compile(r"\s*(=|\\(?:in|equiv)(?![a-zA-Z]))").match(self._text, self._at)
+        sign = _NEGATED.match(self._text, self._at)
         if sign:
             self._at = sign.end()
             self._add("mark", r"\neq" if sign.group(1) == "=" else rf"\not{sign.group(1)[1:]}")
@@ -315,9 +321,7 @@ class _Lexer:
             self._add("mark", r"\not")
 
     def _named_set(self) -> None:
-        letter = re.compile(r"\s*(?:\{\s*([A-Z])\s*\}|([A-Z]))(?:\s*[\^_]\s*\{?\s*([+*-])\s*\}?)?").match(
-            self._text, self._at
-        )
+        letter = _NAMED_SET.match(self._text, self._at)
         if letter is None:
             return
         self._at = letter.end()

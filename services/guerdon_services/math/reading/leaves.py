@@ -29,7 +29,8 @@ _SIGNS = {**CURRENCIES, "C": "c", "F": "f"}
 _BEFORE = CURRENCY_CODES | {
     "about", "approximately", "approx", "around", "exactly", "only", "just", "roughly",
 }  # fmt: skip
-_PUNCTUATION = frozenset({*",.'-!?:;\"", "and", "or"})
+_MARKS = frozenset(",.'-!?:;")
+_PUNCTUATION = _MARKS | {'"', "and", "or"}
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SENTENCE_MARK = re.compile(r"[.,!?;:\"]")
@@ -71,10 +72,7 @@ def _special(tokens: list[Token], marks: set[str], reading: Reading) -> Shape | 
 
 def words(tokens: list[Token]) -> Words:
     """The tokens as words, in small letters when they are prose."""
-    prose = all(
-        token.kind in ("word", "text", "function") or token.text in list(",.'-!?:;") for token in tokens
-    )
-    if prose:
+    if all(token.kind in ("word", "text", "function") or token.text in _MARKS for token in tokens):
         return Words(said(tokens))
     text = canonical(tokens)
     if any(token.kind in ("word", "text") and len(token.text) > _MAX_LETTERS for token in tokens):

@@ -48,7 +48,7 @@ def related(reader: Reader, tokens: list[Token], depth: int) -> Shape | None:
         if len(signs) == 1 and signs[0] in ("=", r"\approx", r"\in"):
             return reader.read(parts[1], depth + 1)
         if len(signs) == 1:
-            return _half_line(reader.read(parts[1], depth + 1), signs[0], "")
+            return half_line(reader.read(parts[1], depth + 1), signs[0], "")
         parts, signs = parts[1:], signs[1:]
     return _related(reader, parts, signs, depth)
 
@@ -121,7 +121,7 @@ def _interval(reader: Reader, parts: list[list[Token]], signs: list[str], depth:
     if len(parts) == 2 and named == [False, True] and signs[0] in MIRRORED:
         parts, signs, named = parts[::-1], [MIRRORED[signs[0]]], [True, False]
     if len(parts) == 2 and named == [True, False]:
-        return _half_line(reader.read(parts[1], depth + 1), signs[0], canonical(parts[0]))
+        return half_line(reader.read(parts[1], depth + 1), signs[0], canonical(parts[0]))
     if len(parts) != 3 or named != [False, True, False]:
         return None
     if set(signs) <= _DOWN:
@@ -139,7 +139,8 @@ def _contains(end: Shape, name: str) -> bool:
     return isinstance(end, Quantity) and name in symbols(end.node)
 
 
-def _half_line(value: Shape, sign: str, name: str) -> Shape | None:
+def half_line(value: Shape, sign: str, name: str) -> Shape | None:
+    """The numbers that have this sign to a value, said of `name`; None when there is no such set."""
     if _contains(value, name):
         return None
     if sign == r"\neq":
