@@ -85,10 +85,13 @@ class _Streams:
         return len(self.stdout) > self.limit or len(self.report) > self.limit + 64
 
     def add(self, name: str, data: bytes) -> None:
+        # Each by itself: what a program prints must not keep its report from being read.
         if name == "stderr":
             self.stderr = (self.stderr + data)[-_STDERR_TAIL:]
-        elif not self.over:
-            (self.stdout if name == "stdout" else self.report).extend(data)
+        elif name == "stdout" and len(self.stdout) <= self.limit:
+            self.stdout += data
+        elif name == "report" and len(self.report) <= self.limit + 64:
+            self.report += data
 
 
 class Supervision:
