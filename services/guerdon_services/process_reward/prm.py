@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.optim import Optimizer
 
 from guerdon.functional import implicit_rewards, prm_ce_loss
+from guerdon_services.process_reward.rewards import log_ratios
 from guerdon_services.runtime.scorer import NotReady
 from guerdon_services.scoring import (
     ScoredSequence,
@@ -61,12 +62,8 @@ class ImplicitPRM:
 
         `references` are the reference's log-probs where a step has computed them: they never change.
         """
-        if references is None:
-            references = self._reference_logps(sequences, temperature)
-        policy = token_logprobs(self.policy, sequences, temperature=temperature, max_tokens=self._max_tokens)
-        return [
-            implicit_rewards(prm_T, ref_T, beta=1.0) for prm_T, ref_T in zip(policy, references, strict=True)
-        ]
+        known = self._reference if references is None else references
+        return log_ratios(self.policy, known, sequences, temperature=temperature, max_tokens=self._max_tokens)
 
     def step(
         self,

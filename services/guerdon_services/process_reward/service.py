@@ -5,32 +5,29 @@ How it differs from PRIME's released code is listed in docs/papers/prime.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import ValidationError
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from guerdon.functional import normalise_returns, pairwise_accuracy
+from guerdon.functional import pairwise_accuracy
 from guerdon.types import (
     ModelVersion,
     Result,
-    Sample,
     Status,
     UpdateRequest,
     UpdateResponse,
     VersionsResponse,
-    failed,
 )
 from guerdon_services import models
 from guerdon_services.process_reward.prm import ImplicitPRM, Step
+from guerdon_services.process_reward.rewards import Rewards, Versions, result
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ProcessRewardSettings
 from guerdon_services.process_reward.store import VersionStore, digest
 from guerdon_services.runtime.scorer import RELEASE, Batching, Learner, ScoreJob, Unscorable
 from guerdon_services.scoring import ScoredSequence
 
-Order = Literal["before", "after", "none"]
 #: The frozen reference is the model the PRM started from.
 _REFERENCE_VERSION = 0
 
@@ -64,6 +61,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         torch.manual_seed(settings.seed)
         self._store = VersionStore(settings.weights_dir, keep_last=settings.keep_last)
         self._trained = models.load(settings.model, device=settings.device)
+        self._rewards = Rewards(self._trained, beta=settings.beta, chat_template=settings.chat_template)
         reference = models.load(settings.model, device=settings.device)
         optimizer = torch.optim.AdamW(
             self._trained.model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
@@ -105,21 +103,11 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
 
     def score(self, batch: Sequence[ScoreJob[ProcessRewardOptions]]) -> list[Result]:
         """One result per job; samples at fault are `invalid_input`, their neighbours unharmed."""
-        sequences: dict[int, ScoredSequence] = {}
-        results: dict[int, Result] = {}
-        for index, job in enumerate(batch):
-            prepared = self._admit(job)
-            if isinstance(prepared, Result):
-                results[index] = prepared
-            else:
-                sequences[index] = prepared
-        for temperature in {batch[index].options.temperature for index in sequences}:
-            indices = [i for i in sequences if batch[i].options.temperature == temperature]
-            ratios = self._prm.log_ratios([sequences[i] for i in indices], temperature=temperature)
-            for i, ratios_T in zip(indices, ratios, strict=True):
-                rewards_T = self._rewards([ratios_T], batch[i].options)[0]
-                results[i] = self._result(batch[i].sample, sequences[i], rewards_T, batch[i].options, "none")
-        return [results[index] for index in range(len(batch))]
+
+        def ratios_of(sequences: Sequence[ScoredSequence], temperature: float) -> list[Tensor]:
+            return self._prm.log_ratios(sequences, temperature=temperature)
+
+        return self._rewards.score(batch, ratios_of, Versions(self._version, _REFERENCE_VERSION))
 
     def update(self, request: UpdateRequest) -> UpdateResponse:
         """One optimizer step on the samples' outcomes; see `guerdon.types.UpdateRequest`.
@@ -131,7 +119,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
             return repeated
         try:
             options = ProcessRewardOptions.model_validate(request.options)
-            prepared = [self._prepare(sample, labelled=True) for sample in request.samples]
+            prepared = [self._rewards.prepare(sample, labelled=True) for sample in request.samples]
             labelled = _labelled(request, prepared)
             self._start_from(request.base_version)
         except ValidationError as error:
@@ -163,7 +151,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         step = self._prm.step(
             [item.sequence for item in labelled],
             [item.outcome for item in labelled],
-            beta=self._beta(options),
+            beta=self._rewards.beta(options),
             temperature=options.temperature,
         )
         self._version = before + 1
@@ -178,7 +166,9 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         response = UpdateResponse(
             request_id=request.request_id,
             status=Status.OK,
-            results=self._results(request, options, prepared, labelled, ratios, scored_by),
+            results=self._results(
+                request, options, prepared, labelled, ratios, Versions(scored_by, _REFERENCE_VERSION)
+            ),
             version_before=before,
             version_after=self._version,
             metrics=self._metrics(step, labelled, options),
@@ -199,17 +189,17 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         prepared: Sequence[ScoredSequence | Result],
         labelled: Sequence[_Labelled],
         ratios: Sequence[Tensor],
-        version: int,
+        versions: Versions,
     ) -> list[Result]:
         rewards = {
             item.index: rewards_T
-            for item, rewards_T in zip(labelled, self._rewards(ratios, options), strict=True)
+            for item, rewards_T in zip(labelled, self._rewards.token_rewards(ratios, options), strict=True)
         }
         return [
             sequence
             if isinstance(sequence, Result)
-            else self._result(
-                sample, sequence, rewards.get(index, torch.empty(0)), options, request.order, version
+            else result(
+                sample, sequence, rewards.get(index, torch.empty(0)), options, request.order, versions
             )
             for index, (sample, sequence) in enumerate(zip(request.samples, prepared, strict=True))
         ]
@@ -217,7 +207,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
     def _metrics(
         self, step: Step, labelled: Sequence[_Labelled], options: ProcessRewardOptions
     ) -> dict[str, float]:
-        logits_B = self._beta(options) * torch.stack([ratios_T.sum() for ratios_T in step.log_ratios])
+        logits_B = self._rewards.beta(options) * torch.stack([ratios_T.sum() for ratios_T in step.log_ratios])
         outcomes_B = torch.tensor([item.outcome for item in labelled])
         # A logit of exactly 0, as everywhere in version 0, is no opinion: half right.
         right_B = torch.where(logits_B == 0, 0.5, ((logits_B > 0) == (outcomes_B > 0.5)).float())
@@ -265,77 +255,6 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
     def _restore(self) -> None:
         self._version = self._store.restore(self._trained.model, self._prm.optimizer)
 
-    def _admit(self, job: ScoreJob[ProcessRewardOptions]) -> ScoredSequence | Result:
-        if job.min_version is not None and job.min_version > self._version:
-            reason = f"version {job.min_version} does not exist yet, the current one is {self._version}"
-            return failed(Status.UNAVAILABLE, reason, id=job.sample.id)
-        if job.options.norm == "batch":
-            reason = "options.norm: batch is defined for updates only, whose samples are one batch"
-            return failed(Status.INVALID_INPUT, reason, id=job.sample.id)
-        return self._prepare(job.sample, labelled=False)
-
-    def _prepare(self, sample: Sample, *, labelled: bool) -> ScoredSequence | Result:
-        """The ids to score, or the result of a sample at fault."""
-        try:
-            return self._encode(sample, labelled=labelled)
-        except Unscorable as error:
-            return failed(Status.INVALID_INPUT, str(error), id=sample.id)
-
-    def _encode(self, sample: Sample, *, labelled: bool) -> ScoredSequence:
-        if labelled and sample.outcome is None:
-            raise Unscorable("outcome: missing; an update learns from it")
-        tokenizer, context = self._trained.tokenizer, self._trained.context_length
-        prompt = models.encode_prompt(
-            tokenizer,
-            sample.prompt,
-            sample.prompt_token_ids,
-            chat_template=self.settings.chat_template,
-            context=context,
-        )
-        response = models.encode_response(tokenizer, sample, context=context)
-        models.check_ids(self._trained, "prompt_token_ids", prompt)
-        models.check_ids(self._trained, "response_token_ids", response)
-        models.check_length(self._trained, "response", len(prompt), len(response))
-        return ScoredSequence(prompt, response)
-
-    def _beta(self, options: ProcessRewardOptions) -> float:
-        return self.settings.beta if options.beta is None else options.beta
-
-    def _rewards(self, ratios: Sequence[Tensor], options: ProcessRewardOptions) -> list[Tensor]:
-        """Token rewards of the given responses, which are one batch for `norm`."""
-        rewards = [self._beta(options) * ratios_T for ratios_T in ratios]
-        if options.granularity == "response":
-            rewards = [_on_last_token(rewards_T) for rewards_T in rewards]
-        if options.norm == "batch":
-            rewards_BT = pad_sequence(rewards, batch_first=True)
-            mask_BT = pad_sequence([torch.ones_like(row) for row in rewards], batch_first=True)
-            normalised_BT = normalise_returns(rewards_BT, mask_BT)
-            rewards = [row[: len(old)] for row, old in zip(normalised_BT, rewards, strict=True)]
-        return rewards
-
-    def _result(
-        self,
-        sample: Sample,
-        sequence: ScoredSequence,
-        rewards_T: Tensor,
-        options: ProcessRewardOptions,
-        order: Order,
-        version: int | None = None,
-    ) -> Result:
-        empty = not sequence.response_ids
-        return Result(
-            id=sample.id,
-            status=Status.OK,
-            value=float(rewards_T.double().sum()),
-            reason="the response is empty: no token to reward" if empty else "",
-            token_rewards=rewards_T.tolist(),
-            token_ids=list(sequence.response_ids),
-            model_version=self._version if version is None else version,
-            reference_version=_REFERENCE_VERSION,
-            temperature=options.temperature,
-            update_order=order,
-        )
-
 
 def _labelled(request: UpdateRequest, prepared: Sequence[ScoredSequence | Result]) -> list[_Labelled]:
     """The samples with an outcome and at least one response token.
@@ -353,13 +272,6 @@ def _labelled(request: UpdateRequest, prepared: Sequence[ScoredSequence | Result
         why = refusals[0] if refusals else "every response is empty" if prepared else "there are none"
         raise Unscorable(f"samples: none of them can be learnt from ({why})")
     return labelled
-
-
-def _on_last_token(rewards_T: Tensor) -> Tensor:
-    placed_T = torch.zeros_like(rewards_T)
-    if len(placed_T):
-        placed_T[-1] = rewards_T.sum()
-    return placed_T
 
 
 def _first(error: ValidationError) -> str:
