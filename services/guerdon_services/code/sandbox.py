@@ -25,6 +25,8 @@ from guerdon_services.code.seccomp import Filter
 Profile = Literal["host", "pod", "gvisor"]
 
 NOBODY = 65534
+#: From here on ids belong to no user and no container, by the conventions of systemd; more than there are processes.
+_UNUSED_USERS = 1_879_048_192
 #: The program's report pipe; closed before a stdio program starts.
 REPORT_FD = 3
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
@@ -73,6 +75,8 @@ class Walls:
     """What every child of one fork server needs to raise its walls; made once, before the first fork."""
 
     server_pid: int
+    #: Whom the program runs as.
+    user: int
     filter: Filter
     ruleset_fd: int | None
     #: Address space of the warm interpreter: a program's memory limit comes on top.
@@ -93,6 +97,19 @@ def prctl(option: int, argument: int | ctypes.c_char_p = 0) -> None:
     """
     if landlock.libc.prctl(option, argument, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), f"prctl {option}")
+
+
+def own_user() -> int:
+    """Whom the programs of this server run as.
+
+    When started as root, a user of its own: the kernel counts threads by user, and a program that makes as many as it
+    may must not take them from others. Where such ids do not exist (a user namespace), nobody.
+    """
+    if os.geteuid() != 0:
+        return os.geteuid()
+    user = _UNUSED_USERS + os.getpid()
+    ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return user if any(first <= user < first + count for first, _, count in ranges) else NOBODY
 
 
 def make_undumpable() -> None:
@@ -196,7 +213,7 @@ def _drop_privileges(walls: Walls) -> None:
         prctl(_PR_SET_KEEPCAPS, 1)
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(walls.user, walls.user, walls.user)
         # A change of user clears the parent-death signal.
         _die_with(walls.server_pid)
     header, data = _CAPABILITIES[walls.keep_read_search]

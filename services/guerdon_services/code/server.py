@@ -131,7 +131,7 @@ class ForkServer:
         if self.made is None:
             self.folder.mkdir(mode=0o700)
             if os.geteuid() == 0:
-                os.chown(self.folder, sandbox.NOBODY, sandbox.NOBODY)
+                os.chown(self.folder, walls.user, sandbox.NOBODY)
             self.made = _state(self.folder)
         pid = self.fork_process()
         if pid == 0:
@@ -247,9 +247,8 @@ def _warm_up(
     return folders, missing
 
 
-def _tasks_of_sandbox_user() -> int:
-    """How many threads the user that programs run as has now."""
-    user = sandbox.NOBODY if os.geteuid() == 0 else os.geteuid()
+def _tasks_of(user: int) -> int:
+    """How many threads the user has now."""
     count = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -259,6 +258,7 @@ def _tasks_of_sandbox_user() -> int:
 
 
 def _make_walls(config: Config, folders: list[Path], room: sandbox.Room | None = None) -> sandbox.Walls:
+    user = sandbox.own_user()
     readable = [Path(path) for path in room.readable] if room else sandbox.readable_paths(folders)
     walled = config.profile != "gvisor"
     private = (
@@ -281,10 +281,11 @@ def _make_walls(config: Config, folders: list[Path], room: sandbox.Room | None =
         os.close(made)
     return sandbox.Walls(
         server_pid=os.getpid(),
+        user=user,
         filter=compile_filter(read_only_files=not walled, executes=room is not None),
         ruleset_fd=ruleset_fd,
         base_bytes=int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"),
-        base_tasks=_tasks_of_sandbox_user(),
+        base_tasks=_tasks_of(user),
         keep_read_search=private,
         room=room,
     )

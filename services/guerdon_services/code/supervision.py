@@ -4,6 +4,7 @@ Nothing that a program writes is trusted here: outputs are bytes with a cap, tim
 """
 
 import contextlib
+import itertools
 import os
 import select
 import signal
@@ -108,6 +109,7 @@ class Supervision:
         self._pid = 0
         self._pids = link.pids if link else set[int]()
         self._started = time.monotonic()
+        self._machine = (0, 0)
         self._next_look = self._started + _PATIENCE_S
         self._killed_for = ""
 
@@ -120,20 +122,33 @@ class Supervision:
         """
         poll = select.poll()
         poll.register(self._control.fileno(), select.POLLIN)
-        if not poll.poll(_QUICK_S * 1000):
-            for descriptor in self._pipes:
-                poll.register(descriptor, select.POLLIN)
+        if poll.poll(_QUICK_S * 1000) and (run := self._hear()):
+            return run
+        for descriptor in self._pipes:
+            poll.register(descriptor, select.POLLIN)
         while True:
-            if time.monotonic() >= self._next_look:
+            # What has been said counts before what a clock says, however late it is read: a program that has ended,
+            # or a server that has answered, must not be taken for one that has not.
+            ready = [descriptor for descriptor, _ in poll.poll(max(0.0, self._left_s()) * 1000 + 1)]
+            if self._control.fileno() in ready:
+                if run := self._hear():
+                    return run
+            elif self._left_s() <= 0:
                 self._look()
-            for descriptor, _ in poll.poll(max(0.0, self._next_look - time.monotonic()) * 1000 + 1):
-                if descriptor == self._control.fileno():
-                    if run := self._heard(receive(self._control, _PATIENCE_S)):
-                        return run
-                elif not _drain(descriptor, self._pipes[descriptor], self._streams):
+            for descriptor in ready:
+                if descriptor in self._pipes and not _drain(
+                    descriptor, self._pipes[descriptor], self._streams
+                ):
                     poll.unregister(descriptor)
             if self._streams.over and not self._killed_for:
                 self._kill("output")
+
+    def _left_s(self) -> float:
+        return self._next_look - time.monotonic()
+
+    def _hear(self) -> Run | None:
+        """Take the server's next message; the run, when that is over."""
+        return self._heard(receive(self._control, _PATIENCE_S))
 
     def _heard(self, message: bytes) -> Run | None:
         kind, *words = message.split(b" ")
@@ -141,6 +156,7 @@ class Supervision:
             self._pid = int(words[0])
             self._pids.add(self._pid)
             self._started = time.monotonic() - float(words[1])
+            self._machine = _machine_ticks()
             self._next_look = self._started + min(self._limits.wall_s, self._limits.cpu_s)
             return None
         if kind == b"EXIT":
@@ -151,7 +167,8 @@ class Supervision:
     def _look(self) -> None:
         """Read the clocks: kill the program, give up on the machine, or say when to look again.
 
-        Time that the program, or the one it is linked with, was ready to run and had no core is not its own.
+        Time that the program, or the one it is linked with, was ready to run and had no core is not its own, nor the
+        share of it that others had of a machine which is itself only virtual.
         """
         if self._killed_for or not self._pid:
             raise Infrastructure("the fork server does not answer")
@@ -160,6 +177,7 @@ class Supervision:
         cpu_s = _used_s(self._pid)
         pids = tuple(self._pids)  # the other program's thread changes the set
         own_s = wall_s - sum(_waited_for_a_core_s(pid, wall_s / len(pids)) for pid in pids)
+        own_s *= 1 - _stolen_share(self._machine, _machine_ticks())
         if cpu_s > limits.cpu_s or own_s >= limits.wall_s:
             self._kill("time")
         elif wall_s >= _STRETCH * limits.wall_s:
@@ -175,8 +193,9 @@ class Supervision:
         self._next_look = time.monotonic() + _PATIENCE_S
 
     def _ended(self, exit_status: int, cpu_s: float, max_rss_kb: int, wall_s: float) -> Run:
+        # Nobody writes any more: what is left in the pipes has an end.
         for descriptor, name in self._pipes.items():
-            _drain(descriptor, name, self._streams)
+            _drain(descriptor, name, self._streams, chunks=None)
         streams = self._streams
         if not streams.report.startswith(programs.READY):
             problem = streams.report[1:300].decode("utf-8", "replace") or f"ended with status {exit_status}"
@@ -186,7 +205,8 @@ class Supervision:
             cpu_s=cpu_s,
             wall_s=wall_s,
             max_rss_kb=max_rss_kb,
-            over_time=self._killed_for == "time",
+            # A program that ended by itself before it could be killed is judged by how it ended.
+            over_time=self._killed_for == "time" and exit_status == signal.SIGKILL,
             over_output=streams.over,
             stdout=bytes(streams.stdout),
             stderr_tail=bytes(streams.stderr),
@@ -212,9 +232,9 @@ def receive(control: socket.socket, timeout_s: float) -> bytes:
     return message
 
 
-def _drain(descriptor: int, name: str, streams: _Streams) -> bool:
-    """Read what is there, at most a few chunks; False at end of file."""
-    for _ in range(64):
+def _drain(descriptor: int, name: str, streams: _Streams, chunks: int | None = 64) -> bool:
+    """Read what is there, at most so many chunks; False at end of file."""
+    for _ in itertools.count() if chunks is None else range(chunks):
         try:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:
@@ -245,6 +265,20 @@ def _waited_for_a_core_s(pid: int, wall_s: float) -> float:
     if not waits:
         return wall_s / 2 if os.getloadavg()[0] > 2 * (os.cpu_count() or 1) else 0.0
     return max(waits) / 1e9
+
+
+def _machine_ticks() -> tuple[int, int]:
+    """Ticks that this machine's cores were kept from it by others, and ticks that it wanted; see proc(5), stat."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/stat", "rb", buffering=0) as file:
+        user, nice, system, _, _, irq, softirq, stolen = map(int, file.read(256).split()[1:9])
+        return stolen, user + nice + system + irq + softirq + stolen
+    return 0, 0
+
+
+def _stolen_share(before: tuple[int, int], now: tuple[int, int]) -> float:
+    """The share of the time wanted in between that others had."""
+    stolen, wanted = now[0] - before[0], now[1] - before[1]
+    return min(1.0, max(0.0, stolen / wanted)) if wanted > 0 else 0.0
 
 
 def died_of(run: Run) -> signal.Signals | None:

@@ -5,7 +5,9 @@ let a policy dodge a bad reward).
 """
 
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -250,6 +252,40 @@ def test_closed_doors(ask: Any, still_works: Callable[[], None], name: str) -> N
     with socket.create_server(("127.0.0.1", 0)) as listener:
         program = REFUSED[name].replace("PORT", str(listener.getsockname()[1]))
         assert ask.stdio(f"{program}\nprint('OPEN')", output="OPEN\n") == "RE"
+
+
+THREAD_BOMB = """
+import threading, time
+threading.stack_size(32768)
+try:
+    while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+except RuntimeError:
+    open("at_the_limit", "w").close()
+time.sleep(60)"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give every fork server a user of its own")
+def test_a_thread_bomb_takes_no_thread_from_a_neighbour(ask: Any, still_works: Callable[[], None]) -> None:
+    limits = Limits(cpu_s=20, wall_s=60, memory_mb=128)
+    bomb = threading.Thread(target=ask.stdio, args=(THREAD_BOMB,), kwargs={"limits": limits})
+    bomb.start()
+
+    def bombs() -> list[Any]:
+        return [worker for worker in ask.scorer.workers if (worker.folder / "at_the_limit").exists()]
+
+    deadline = time.monotonic() + 60
+    while not bombs():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    [bombed] = bombs()
+    honest = "import threading\nfor _ in range(50): threading.Thread(target=list).start()\nprint(6)"
+    assert ask.stdio(honest, limits=limits) == "AC"
+    os.kill(bombed.server_pid, signal.SIGKILL)
+    bomb.join(1)
+    while bomb.is_alive():  # it is tried once more
+        for worker in bombs():
+            os.kill(worker.server_pid, signal.SIGKILL)
+        bomb.join(0.1)
 
 
 def test_the_environment_and_the_arguments_are_empty(ask: Any) -> None:
