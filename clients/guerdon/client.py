@@ -35,6 +35,7 @@ from guerdon.types import (
     ServiceInfo,
     UpdateRequest,
     UpdateResponse,
+    VersionsRequest,
     VersionsResponse,
 )
 
@@ -90,7 +91,7 @@ class AsyncClient:
         Raises:
             GuerdonError: there is no answer to the request as a whole.
         """
-        request = _score_request(samples, options, min_version)
+        request = _built(ScoreRequest, samples=list(samples), options=options, min_version=min_version)
         response = await self._call("score", request, ScoreResponse, timeout_s)
         _check_answers(samples, response.results)
         return response.results
@@ -111,7 +112,7 @@ class AsyncClient:
         Raises:
             GuerdonError: the stream could not begin, or broke.
         """
-        request = _score_request(samples, options, min_version)
+        request = _built(ScoreRequest, samples=list(samples), options=options, min_version=min_version)
         async for index, item in self._stream("score", request, IndexedResult, samples, timeout_s):
             yield index, item.result
 
@@ -124,7 +125,7 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> list[GenerateResult]:
         """The group of rollouts of each prompt, in the order of the prompts; raises as `score` does."""
-        request = _generate_request(samples, sampling, min_version)
+        request = _built(GenerateRequest, samples=list(samples), sampling=sampling, min_version=min_version)
         response = await self._call("generate", request, GenerateResponse, timeout_s)
         _check_answers(samples, response.results)
         return response.results
@@ -138,7 +139,7 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> AsyncGenerator[tuple[int, GenerateResult], None]:
         """Each prompt's number and group as soon as it is there; breaks off as `score_stream` does."""
-        request = _generate_request(samples, sampling, min_version)
+        request = _built(GenerateRequest, samples=list(samples), sampling=sampling, min_version=min_version)
         async for index, item in self._stream("generate", request, IndexedGeneration, samples, timeout_s):
             yield index, item.result
 
@@ -154,6 +155,24 @@ class AsyncClient:
     async def versions(self) -> VersionsResponse:
         """The versions of the service's weights; raises as `score` does."""
         return await self._call("versions", None, VersionsResponse, None)
+
+    async def wait_for_version(self, version: int, *, timeout_s: float | None = None) -> VersionsResponse:
+        """The versions of the service's weights, once it serves `version` or a newer one.
+
+        Raises:
+            Timeout: it did not in `timeout_s` seconds, the client's own where absent.
+            GuerdonError: as `score`.
+        """
+
+        async def attempt(left_s: float) -> VersionsResponse:
+            # The service gives up a little earlier, so that its own words arrive: which version it is at.
+            request = _built(VersionsRequest, wait_for=version, timeout_s=0.95 * left_s)
+            return await self._transport.call("versions", request, VersionsResponse, left_s)
+
+        response = await self._attempts(attempt, timeout_s).run()
+        if response.current < version:
+            raise InternalError(f"asked for version {version}, the service answered with {response.current}")
+        return response
 
     async def info(self) -> ServiceInfo:
         """What the service is and what it accepts; raises as `score` does."""
@@ -303,6 +322,10 @@ class Client:
         """See `AsyncClient.versions`."""
         return self._wait(self._client.versions)
 
+    def wait_for_version(self, version: int, *, timeout_s: float | None = None) -> VersionsResponse:
+        """See `AsyncClient.wait_for_version`."""
+        return self._wait(lambda: self._client.wait_for_version(version, timeout_s=timeout_s))
+
     def info(self) -> ServiceInfo:
         """See `AsyncClient.info`."""
         return self._wait(self._client.info)
@@ -343,21 +366,7 @@ class Client:
             raise
 
 
-def _score_request(
-    samples: Sequence[Sample], options: Options | None, min_version: int | None
-) -> ScoreRequest:
-    fields: dict[str, Any] = {"samples": list(samples), "options": options, "min_version": min_version}
-    return _built(ScoreRequest, fields)
-
-
-def _generate_request(
-    samples: Sequence[GenerateSample], sampling: Sampling, min_version: int | None
-) -> GenerateRequest:
-    fields: dict[str, Any] = {"samples": list(samples), "sampling": sampling, "min_version": min_version}
-    return _built(GenerateRequest, fields)
-
-
-def _built(kind: type[M], fields: dict[str, Any]) -> M:
+def _built(kind: type[M], **fields: Any) -> M:
     try:
         return kind.model_validate({name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:

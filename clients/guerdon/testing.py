@@ -22,6 +22,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import ValidationError
 
@@ -43,6 +44,7 @@ from guerdon.types import (
     Status,
     UpdateRequest,
     UpdateResponse,
+    VersionsRequest,
     VersionsResponse,
 )
 
@@ -262,15 +264,30 @@ class _Handler(BaseHTTPRequestHandler):
         return request
 
     def _get(self) -> bytes:
-        match self.path:
+        parts = urlsplit(self.path)
+        match parts.path:
             case "/v1/info":
                 return self.stub.info().model_dump_json().encode()
             case "/v1/versions" if self.stub.update:
-                return VersionsResponse(current=self.stub.version).model_dump_json().encode()
+                return self._versions(dict(parse_qsl(parts.query)))
             case "/healthz" | "/readyz":
                 return b'{"status": "ok"}'
             case path:
                 raise _Refusal(404, f"{path} does not exist here")
+
+    def _versions(self, query: Mapping[str, str]) -> bytes:
+        try:
+            asked = VersionsRequest.model_validate_strings(query)
+        except ValidationError as error:
+            raise _Refusal(422, describe(error), _fields(error)) from error
+        ends = time.monotonic() + (30.0 if asked.timeout_s is None else asked.timeout_s)
+        while self.stub.version < (asked.wait_for or 0):
+            if time.monotonic() > ends:
+                raise _Refusal(
+                    504, f"version {asked.wait_for} did not come, the current one is {self.stub.version}"
+                )
+            time.sleep(0.01)
+        return VersionsResponse(current=self.stub.version).model_dump_json().encode()
 
     def _post(self, request: Message, failure: Failure) -> None:
         match request:

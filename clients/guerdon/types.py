@@ -324,6 +324,16 @@ class UpdateResponse(Message):
     scorer_version: str = ""
 
 
+class VersionsRequest(Message):
+    """What versions a service has; with `wait_for`, as soon as it serves that version or a newer one.
+
+    Waits `timeout_s` seconds at most, 30 where absent.
+    """
+
+    wait_for: Version | None = None
+    timeout_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
+
+
 class ModelVersion(Message):
     """One published set of weights."""
 

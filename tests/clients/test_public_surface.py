@@ -30,7 +30,7 @@ def test_every_error_is_offered() -> None:
 
 def test_what_samples_and_results_are_made_of_is_offered() -> None:
     wire_only = {"Message", "ScoreRequest", "ScoreResponse", "GenerateRequest", "GenerateResponse"}
-    wire_only |= {"IndexedResult", "IndexedGeneration"}
+    wire_only |= {"IndexedResult", "IndexedGeneration", "VersionsRequest"}
     messages = {
         name
         for name, value in vars(types).items()
@@ -47,6 +47,7 @@ def test_both_clients_take_the_same_arguments() -> None:
         "generate_stream",
         "update",
         "versions",
+        "wait_for_version",
         "info",
         "ping",
     ):

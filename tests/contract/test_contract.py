@@ -28,7 +28,7 @@ MIRRORS: dict[str, type[Message]] = {
     if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
 }
 #: A prompt is a plain string or list in pydantic; requests for information have no body in JSON.
-PROTO_ONLY = {"Prompt", "Chat", "InfoRequest", "VersionsRequest"}
+PROTO_ONLY = {"Prompt", "Chat", "InfoRequest"}
 
 SCALARS = {
     FieldDescriptor.TYPE_STRING: str,
@@ -104,7 +104,6 @@ def test_what_has_no_mirror_has_nothing_to_mirror() -> None:
     assert [field.name for field in DESCRIPTORS["Prompt"].fields] == ["text", "chat"]
     assert [field.name for field in DESCRIPTORS["Chat"].fields] == ["messages"]
     assert not DESCRIPTORS["InfoRequest"].fields
-    assert not DESCRIPTORS["VersionsRequest"].fields
 
 
 @pytest.mark.parametrize("name", sorted(MIRRORS))

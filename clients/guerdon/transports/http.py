@@ -22,7 +22,7 @@ from guerdon.errors import (
     Unavailable,
 )
 from guerdon.transports.base import Deadline, Operation, Streamed
-from guerdon.types import Message
+from guerdon.types import Message, VersionsRequest
 
 M = TypeVar("M", bound=Message)
 
@@ -85,7 +85,7 @@ class HttpTransport:
     async def call(
         self, operation: Operation, request: Message | None, response: type[M], timeout_s: float
     ) -> M:
-        """POST the request, or GET where there is none; see `Transport.call`."""
+        """POST the request, or GET where it is only a question; see `Transport.call`."""
         prepared = self._request(operation, request, timeout_s, accept="application/json")
         async with Deadline(timeout_s, self._shown).enforced():
             with _mapped(self._shown):
@@ -140,8 +140,9 @@ class HttpTransport:
         self, operation: Operation, request: Message | None, timeout_s: float, *, accept: str
     ) -> httpx.Request:
         url, headers = f"{self._url}/v1/{operation}", {"Accept": accept}
-        if request is None:
-            return self._client.build_request("GET", url, headers=headers)
+        if request is None or isinstance(request, VersionsRequest):
+            asked = request.model_dump(exclude_none=True) if request else {}
+            return self._client.build_request("GET", url, headers=headers, params=asked)
         headers[TIMEOUT_HEADER] = f"{_SERVICE_SHARE * timeout_s:.3f}"
         try:
             # What was not given stays away, but `expected: null` that was given arrives.

@@ -26,7 +26,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from guerdon.v1 import reward_pb2 as guerdon_dot_v1_dot_reward__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17guerdon/v1/update.proto\x12\nguerdon.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17guerdon/v1/reward.proto\"\xbe\x01\n\rUpdateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12#\n\x07samples\x18\x02 \x03(\x0b\x32\x12.guerdon.v1.Sample\x12\r\n\x05order\x18\x03 \x01(\t\x12\x19\n\x0c\x62\x61se_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12-\n\x07options\x18\x05 \x01(\x0b\x32\x17.google.protobuf.StructH\x01\x88\x01\x01\x42\x0f\n\r_base_versionB\n\n\x08_options\"\x90\x03\n\x0eUpdateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x06status\x18\x02 \x01(\x0e\x32\x12.guerdon.v1.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12#\n\x07results\x18\x04 \x03(\x0b\x32\x12.guerdon.v1.Result\x12\x1b\n\x0eversion_before\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rversion_after\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x38\n\x07metrics\x18\x07 \x03(\x0b\x32\'.guerdon.v1.UpdateResponse.MetricsEntry\x12\x10\n\x08queue_ms\x18\x08 \x01(\x01\x12\x0f\n\x07\x65xec_ms\x18\t \x01(\x01\x12\x0e\n\x06scorer\x18\n \x01(\t\x12\x16\n\x0escorer_version\x18\x0b \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x11\n\x0f_version_beforeB\x10\n\x0e_version_after\"\x11\n\x0fVersionsRequest\"E\n\x0cModelVersion\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x03 \x01(\x01\"O\n\x10VersionsResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x03\x12*\n\x08versions\x18\x02 \x03(\x0b\x32\x18.guerdon.v1.ModelVersion2\x97\x01\n\rUpdateService\x12?\n\x06Update\x12\x19.guerdon.v1.UpdateRequest\x1a\x1a.guerdon.v1.UpdateResponse\x12\x45\n\x08Versions\x12\x1b.guerdon.v1.VersionsRequest\x1a\x1c.guerdon.v1.VersionsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17guerdon/v1/update.proto\x12\nguerdon.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17guerdon/v1/reward.proto\"\xbe\x01\n\rUpdateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12#\n\x07samples\x18\x02 \x03(\x0b\x32\x12.guerdon.v1.Sample\x12\r\n\x05order\x18\x03 \x01(\t\x12\x19\n\x0c\x62\x61se_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12-\n\x07options\x18\x05 \x01(\x0b\x32\x17.google.protobuf.StructH\x01\x88\x01\x01\x42\x0f\n\r_base_versionB\n\n\x08_options\"\x90\x03\n\x0eUpdateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x06status\x18\x02 \x01(\x0e\x32\x12.guerdon.v1.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12#\n\x07results\x18\x04 \x03(\x0b\x32\x12.guerdon.v1.Result\x12\x1b\n\x0eversion_before\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rversion_after\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x38\n\x07metrics\x18\x07 \x03(\x0b\x32\'.guerdon.v1.UpdateResponse.MetricsEntry\x12\x10\n\x08queue_ms\x18\x08 \x01(\x01\x12\x0f\n\x07\x65xec_ms\x18\t \x01(\x01\x12\x0e\n\x06scorer\x18\n \x01(\t\x12\x16\n\x0escorer_version\x18\x0b \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x11\n\x0f_version_beforeB\x10\n\x0e_version_after\"[\n\x0fVersionsRequest\x12\x15\n\x08wait_for\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\ttimeout_s\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x0b\n\t_wait_forB\x0c\n\n_timeout_s\"E\n\x0cModelVersion\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x03 \x01(\x01\"O\n\x10VersionsResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x03\x12*\n\x08versions\x18\x02 \x03(\x0b\x32\x18.guerdon.v1.ModelVersion2\x97\x01\n\rUpdateService\x12?\n\x06Update\x12\x19.guerdon.v1.UpdateRequest\x1a\x1a.guerdon.v1.UpdateResponse\x12\x45\n\x08Versions\x12\x1b.guerdon.v1.VersionsRequest\x1a\x1c.guerdon.v1.VersionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,11 +42,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPDATERESPONSE_METRICSENTRY']._serialized_start=605
   _globals['_UPDATERESPONSE_METRICSENTRY']._serialized_end=651
   _globals['_VERSIONSREQUEST']._serialized_start=690
-  _globals['_VERSIONSREQUEST']._serialized_end=707
-  _globals['_MODELVERSION']._serialized_start=709
-  _globals['_MODELVERSION']._serialized_end=778
-  _globals['_VERSIONSRESPONSE']._serialized_start=780
-  _globals['_VERSIONSRESPONSE']._serialized_end=859
-  _globals['_UPDATESERVICE']._serialized_start=862
-  _globals['_UPDATESERVICE']._serialized_end=1013
+  _globals['_VERSIONSREQUEST']._serialized_end=781
+  _globals['_MODELVERSION']._serialized_start=783
+  _globals['_MODELVERSION']._serialized_end=852
+  _globals['_VERSIONSRESPONSE']._serialized_start=854
+  _globals['_VERSIONSRESPONSE']._serialized_end=933
+  _globals['_UPDATESERVICE']._serialized_start=936
+  _globals['_UPDATESERVICE']._serialized_end=1087
 # @@protoc_insertion_point(module_scope)

@@ -56,8 +56,12 @@ class UpdateResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., status: _Optional[_Union[_reward_pb2.Status, str]] = ..., reason: _Optional[str] = ..., results: _Optional[_Iterable[_Union[_reward_pb2.Result, _Mapping]]] = ..., version_before: _Optional[int] = ..., version_after: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., queue_ms: _Optional[float] = ..., exec_ms: _Optional[float] = ..., scorer: _Optional[str] = ..., scorer_version: _Optional[str] = ...) -> None: ...
 
 class VersionsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("wait_for", "timeout_s")
+    WAIT_FOR_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    wait_for: int
+    timeout_s: float
+    def __init__(self, wait_for: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
 
 class ModelVersion(_message.Message):
     __slots__ = ("version", "path", "created_unix_s")
