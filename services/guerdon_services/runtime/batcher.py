@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 _TIMER_SLACK_S = 0.0005
 #: Weight of the newest batch in the running estimate of items per second.
 _RATE_WEIGHT = 0.2
+#: An item that waits for something to come is tried again after so many seconds.
+_AGAIN_S = 0.05
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +129,8 @@ class Batcher(Generic[JobT, ResultT]):
     """The waiting line of one operation.
 
     `operation` runs in a thread of `lane` with at most `limits().max_items` jobs and returns one result per
-    job; `version` is read in the same thread right after it.
+    job; `version` is read in the same thread right after it. An item whose job, result and seconds in line
+    `again` says yes to stands in line once more a moment later; meanwhile others run.
     """
 
     def __init__(
@@ -139,6 +142,7 @@ class Batcher(Generic[JobT, ResultT]):
         limits: Callable[[], Batching],
         version: Callable[[], int | None],
         metrics: OperationMetrics,
+        again: Callable[[JobT, ResultT, float], bool] = lambda job, result, waited_s: False,
     ) -> None:
         self._operation = operation
         self._result_type = result_type
@@ -146,6 +150,7 @@ class Batcher(Generic[JobT, ResultT]):
         self._limits = limits
         self._version = version
         self._metrics = metrics
+        self._again = again
         self._line: deque[_Item[JobT, ResultT]] = deque()
         self._live: set[Submission[ResultT]] = set()
         self._reserved = 0
@@ -250,8 +255,8 @@ class Batcher(Generic[JobT, ResultT]):
         loop = asyncio.get_running_loop()
         ran = await loop.run_in_executor(self._lane.executor, self._call, jobs)
         exec_s = time.monotonic() - started
-        self._measure(len(batch), exec_s)
         if isinstance(ran, BaseException) and not isinstance(ran, NotReady) and len(batch) > 1:
+            self._measure(len(batch), exec_s)
             if not isinstance(ran, Unscorable):
                 log.warning("batch failed, running its items one by one", items=len(batch), exc_info=ran)
             for item in batch:
@@ -260,10 +265,17 @@ class Batcher(Generic[JobT, ResultT]):
             return
         values = self._failures(ran, len(batch)) if isinstance(ran, BaseException) else ran.results
         version = None if isinstance(ran, BaseException) else ran.model_version
+        answered = 0
         for item, value in zip(batch, values, strict=True):
             queue_s = started - item.admitted
+            if not isinstance(value, Failure) and self._again(item.job, value, queue_s):
+                self._park(item)
+                continue
+            answered += 1
             self._metrics.queue_seconds.observe(queue_s)
             item.submission.resolve(item.index, Outcome(value, queue_s * 1000, exec_s * 1000, version))
+        if answered:  # a look that answered nobody says nothing about speed
+            self._measure(answered, exec_s)
 
     def _call(self, jobs: list[JobT]) -> _Ran[ResultT] | BaseException:
         # Runs in a thread. BaseException: a library's SystemExit must cost its items, not the process.
@@ -317,6 +329,19 @@ class Batcher(Generic[JobT, ResultT]):
         if timeout_s is not None and items:
             timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), expire)
         submission.on_end(end)
+
+    def _park(self, item: _Item[JobT, ResultT]) -> None:
+        if item.submission.resolved(item.index):
+            return
+        item.waiting = True
+        self._queued += 1
+        self._queued_tokens += item.tokens
+        self._metrics.pending.set(self.waiting)
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._rejoin, item)
+
+    def _rejoin(self, item: _Item[JobT, ResultT]) -> None:
+        self._line.append(item)
+        self._lane.pump()
 
     def _leave(self, item: _Item[JobT, ResultT]) -> bool:
         # The item stays in the deque and is skipped when its turn comes.

@@ -310,8 +310,19 @@ class Dispatcher:
             limits=lambda: batching or self.service.batching,
             version=lambda: self.service.model_version,
             metrics=metrics,
+            again=self._awaits_version,
         )
         return _Operation(batcher, metrics)
+
+    def _awaits_version(
+        self, job: object, answer: Result | GenerateResult | UpdateResponse, waited_s: float
+    ) -> bool:
+        """Whether a job is early for the weights that it asks for, and may still wait for them."""
+        if answer.status is not Status.UNAVAILABLE or not isinstance(job, (ScoreJob, GenerateJob)):
+            return False
+        asked, loaded = job.min_version, self.service.model_version
+        early = asked is not None and loaded is not None and asked > loaded
+        return early and waited_s < self.service.version_wait_s
 
 
 def _counts_tokens(scorer: AnyScorer) -> bool:

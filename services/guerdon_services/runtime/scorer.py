@@ -97,6 +97,9 @@ class Service(ABC, Generic[SettingsT]):
     def __init__(self, settings: SettingsT) -> None:
         self.settings = settings
         self.batching = Batching()
+        #: Seconds that an item whose `min_version` is still to come waits in line, holding up nobody, before
+        #: the service's `unavailable` is its answer. The service is asked again and again meanwhile.
+        self.version_wait_s = 0.0
 
     def open(self) -> None:
         """Load models and start workers; runs in a thread before the service reports ready."""
