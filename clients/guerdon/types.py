@@ -68,7 +68,11 @@ Prompt = str | list[ChatMessage]
 
 
 class CodeTest(Message):
-    """One test of a program: stdin text, call arguments, or an assertion."""
+    """One test of a program: stdin text, call arguments, or an assertion.
+
+    `expected_args` is what the arguments are after the call. Where it is given, `expected` may be left out: then any
+    value may be returned.
+    """
 
     input: str | None = None
     output: str | None = None
@@ -76,6 +80,7 @@ class CodeTest(Message):
     args: Annotated[list[FiniteJson] | None, JsonText()] = None
     expected: Annotated[FiniteJson, JsonText()] = None
     test: str | None = None
+    expected_args: Annotated[list[FiniteJson] | None, JsonText()] = None
 
 
 CompareMode = Literal[
@@ -164,6 +169,21 @@ class Span(Message):
     token_end: int
 
 
+class ReferenceVerdict(Message):
+    """What one reference answer is worth.
+
+    `score` is its token probabilities as one number, given the response's reasoning; `baseline` the same without
+    any reasoning, where it was asked for; `value` what is made of both. `span` is absent where the response has no
+    place for an answer.
+    """
+
+    reference: str
+    value: float
+    score: float
+    baseline: float | None = None
+    span: Span | None = None
+
+
 class Verdict(Message):
     """What a verifier says and why; each verifier fills the fields it knows."""
 
@@ -176,6 +196,7 @@ class Verdict(Message):
     profile: str | None = None
     rules: list[RuleVerdict] = []
     span: Span | None = None
+    references: list[ReferenceVerdict] = []
 
 
 class Result(Message):

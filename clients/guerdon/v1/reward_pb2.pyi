@@ -190,7 +190,7 @@ class Result(_message.Message):
     def __init__(self, id: _Optional[str] = ..., status: _Optional[_Union[Status, str]] = ..., value: _Optional[float] = ..., reason: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., token_rewards: _Optional[_Iterable[float]] = ..., token_ids: _Optional[_Iterable[int]] = ..., queue_ms: _Optional[float] = ..., exec_ms: _Optional[float] = ..., scorer: _Optional[str] = ..., scorer_version: _Optional[str] = ..., model_version: _Optional[int] = ..., reference_version: _Optional[int] = ..., temperature: _Optional[float] = ..., update_order: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("extracted", "normalised", "normalised_reference", "method", "tests", "fraction", "profile", "rules", "span")
+    __slots__ = ("extracted", "normalised", "normalised_reference", "method", "tests", "fraction", "profile", "rules", "span", "references")
     EXTRACTED_FIELD_NUMBER: _ClassVar[int]
     NORMALISED_FIELD_NUMBER: _ClassVar[int]
     NORMALISED_REFERENCE_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +200,7 @@ class Verdict(_message.Message):
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     SPAN_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
     extracted: str
     normalised: str
     normalised_reference: str
@@ -209,7 +210,8 @@ class Verdict(_message.Message):
     profile: str
     rules: _containers.RepeatedCompositeFieldContainer[RuleVerdict]
     span: Span
-    def __init__(self, extracted: _Optional[str] = ..., normalised: _Optional[str] = ..., normalised_reference: _Optional[str] = ..., method: _Optional[str] = ..., tests: _Optional[_Iterable[_Union[TestVerdict, _Mapping]]] = ..., fraction: _Optional[float] = ..., profile: _Optional[str] = ..., rules: _Optional[_Iterable[_Union[RuleVerdict, _Mapping]]] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
+    references: _containers.RepeatedCompositeFieldContainer[ReferenceVerdict]
+    def __init__(self, extracted: _Optional[str] = ..., normalised: _Optional[str] = ..., normalised_reference: _Optional[str] = ..., method: _Optional[str] = ..., tests: _Optional[_Iterable[_Union[TestVerdict, _Mapping]]] = ..., fraction: _Optional[float] = ..., profile: _Optional[str] = ..., rules: _Optional[_Iterable[_Union[RuleVerdict, _Mapping]]] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., references: _Optional[_Iterable[_Union[ReferenceVerdict, _Mapping]]] = ...) -> None: ...
 
 class TestVerdict(_message.Message):
     __slots__ = ("verdict", "message", "cpu_ms", "wall_ms", "memory_mb")
@@ -234,6 +236,20 @@ class RuleVerdict(_message.Message):
     value: float
     reason: str
     def __init__(self, rule: _Optional[str] = ..., value: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReferenceVerdict(_message.Message):
+    __slots__ = ("reference", "value", "score", "baseline", "span")
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    BASELINE_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    reference: str
+    value: float
+    score: float
+    baseline: float
+    span: Span
+    def __init__(self, reference: _Optional[str] = ..., value: _Optional[float] = ..., score: _Optional[float] = ..., baseline: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("start", "end", "token_start", "token_end")
