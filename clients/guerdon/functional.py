@@ -128,3 +128,22 @@ def aggregate_logprobs(logps_T: Tensor, aggregation: Aggregation) -> float:
 def debiased(probability: float, baseline: float) -> float:
     """RLPR's reward: what the reasoning added to the reference's probability, clipped to [0, 1]."""
     return min(max(probability - baseline, 0.0), 1.0)
+
+
+def threshold_shaped(x: float, threshold: float) -> float:
+    """0 below the threshold, as it is from there on; RLPR's `threshold_T`."""
+    return 0.0 if x < threshold else x
+
+
+def leaky_shaped(x: float, threshold: float, *, slope: float = 0.01) -> float:
+    """`slope` times the value below the threshold, as it is from there on; RLPR's `leaky_T`."""
+    return slope * x if x < threshold else x
+
+
+def sigmoid_shaped(x: float, steepness: float, *, threshold: float = 0.0) -> float:
+    """sigmoid(steepness * (2x - 1)), and 0 where that is below the threshold.
+
+    RLPR's `sigmoid_K` and `comp_threshold_T_sigmoid_K`.
+    """
+    curve = 1 / (1 + math.exp(-steepness * (2 * x - 1)))
+    return threshold_shaped(curve, threshold)
