@@ -90,20 +90,22 @@ class CodeTask(_message.Message):
     def __init__(self, language: _Optional[str] = ..., kind: _Optional[str] = ..., function: _Optional[str] = ..., tests: _Optional[_Iterable[_Union[CodeTest, _Mapping]]] = ..., compare: _Optional[_Union[Compare, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., setup: _Optional[str] = ...) -> None: ...
 
 class CodeTest(_message.Message):
-    __slots__ = ("input", "output", "outputs", "args", "expected", "test")
+    __slots__ = ("input", "output", "outputs", "args", "expected", "test", "expected_args")
     INPUT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     TEST_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_ARGS_FIELD_NUMBER: _ClassVar[int]
     input: str
     output: str
     outputs: _containers.RepeatedScalarFieldContainer[str]
     args: str
     expected: str
     test: str
-    def __init__(self, input: _Optional[str] = ..., output: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., args: _Optional[str] = ..., expected: _Optional[str] = ..., test: _Optional[str] = ...) -> None: ...
+    expected_args: str
+    def __init__(self, input: _Optional[str] = ..., output: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., args: _Optional[str] = ..., expected: _Optional[str] = ..., test: _Optional[str] = ..., expected_args: _Optional[str] = ...) -> None: ...
 
 class Compare(_message.Message):
     __slots__ = ("mode", "abs", "rel", "tuple_as_list", "checker")
