@@ -3,39 +3,30 @@
 How it differs from the released code of RLPR and VeriFree is listed in docs/papers/.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import ClassVar
 
-from torch import Tensor
+from transformers import PreTrainedModel
 
-from guerdon.functional import aggregate_logprobs, debiased
-from guerdon.types import Result, Sample, Span, Status, Verdict, failed
+from guerdon.functional import Aggregation, aggregate_logprobs
+from guerdon.types import Result, Status, failed
 from guerdon_services import models
 from guerdon_services.reference_reward import splice
+from guerdon_services.reference_reward.baselines import BaseModel, Remembered
+from guerdon_services.reference_reward.candidates import Prepared, Preparer, sequences
+from guerdon_services.reference_reward.results import Logprobs, Stamp, result
 from guerdon_services.reference_reward.settings import ReferenceRewardOptions, ReferenceRewardSettings
-from guerdon_services.reference_reward.splice import NoAnswer, Splice, Tokenised
 from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, Unscorable
 from guerdon_services.scoring import ScoredSequence, token_logprobs
 
 Job = ScoreJob[ReferenceRewardOptions]
-#: Equal sequences under one temperature are computed once: the baseline of a group, for instance.
-Logprobs = dict[tuple[float, ScoredSequence], Tensor]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One reference of a sample, ready to be scored."""
-
-    reference: str
-    text: Splice
-    tokens: Tokenised
-    sequence: ScoredSequence
-    baseline: ScoredSequence | None
+#: Sequences by temperature; a dict so that each is scored once, in the order in which they came.
+_Wanted = dict[float, dict[ScoredSequence, None]]
+_Baselines = dict[tuple[str, float, Aggregation, ScoredSequence], float]
 
 
 class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptions]):
-    """`value` is the best reference's; its token log-probs are the token rewards."""
+    """`value` is the best reference's, or the mean over all; token rewards are the best one's log-probs."""
 
     name: ClassVar[str] = "reference_reward"
     version: ClassVar[str] = RELEASE
@@ -45,13 +36,22 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
     def __init__(self, settings: ReferenceRewardSettings) -> None:
         super().__init__(settings)
         self.batching = Batching(max_items=64, max_tokens=settings.max_tokens, concurrency=1)
+        self.version_wait_s = settings.version_wait_s
 
     def open(self) -> None:
-        """Load the model."""
+        """Load the model, and the one of fixed baselines where there is one."""
         settings = self.settings
         models.set_threads(settings.threads)
         self._followed = models.FollowedModel(settings.model, settings.weights_dir, device=settings.device)
-        splice.check_tokenizer(self._followed.tokenizer)
+        tokenizer = self._followed.tokenizer
+        splice.check_tokenizer(tokenizer)
+        self._base = (
+            BaseModel(settings.base_model, settings.base_version, tokenizer, device=settings.device)
+            if settings.base_model is not None
+            else None
+        )
+        self._remembered = {kind: Remembered(settings.baseline_cache) for kind in ("refreshed", "fixed")}
+        self._preparer = Preparer(self._followed.language_model, settings)
 
     @property
     def model_version(self) -> int | None:
@@ -59,202 +59,100 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
         return self._followed.version
 
     def details(self) -> dict[str, str]:
-        """Where the model comes from."""
+        """Where the models come from."""
         settings = self.settings
-        return {"model": str(settings.model), "weights_dir": str(settings.weights_dir or "")}
+        details = {"model": str(settings.model), "weights_dir": str(settings.weights_dir or "")}
+        if self._base is not None:
+            details |= {"base_model": str(settings.base_model), "base_version": str(self._base.version)}
+        return details
 
     def tokens(self, job: Job) -> int:
         """Prompt and response once per reference; estimated where only text is given."""
         return models.approximate_tokens(job.sample) * max(1, len(job.sample.references))
 
+    def refresh(self) -> None:
+        """Take up newer weights, if there are any; their baselines have to be computed anew."""
+        if self._followed.refresh():
+            self._remembered["refreshed"].clear()
+
     def score(self, batch: Sequence[Job]) -> list[Result]:
-        """One result per job; samples at fault are `invalid_input`, their neighbours unharmed."""
-        wanted = max((job.min_version or 0 for job in batch), default=0)
-        self._followed.wait_for(wanted, self.settings.version_wait_s)
+        """One result per job; samples at fault are `invalid_input`, their neighbours unharmed.
+
+        Nobody waits here for weights still to come: the runtime asks again, while others are served.
+        """
+        self.refresh()
         prepared = [self._prepare(job) for job in batch]
-        logprobs = self._logprobs(batch, prepared)
+        ready = [(job, one) for job, one in zip(batch, prepared, strict=True) if not isinstance(one, Result)]
+        logprobs, baselines = self._run(ready)
         return [
-            candidates if isinstance(candidates, Result) else self._best(job, candidates, logprobs)
-            for job, candidates in zip(batch, prepared, strict=True)
+            one if isinstance(one, Result) else self._result(job, one, logprobs, baselines)
+            for job, one in zip(batch, prepared, strict=True)
         ]
 
-    def _prepare(self, job: Job) -> list[Candidate] | Result:
+    def _prepare(self, job: Job) -> Prepared | Result:
         version = self._followed.version
         if job.min_version is not None and job.min_version > version:
             reason = f"version {job.min_version} is not published, the latest is {version}"
             return failed(Status.UNAVAILABLE, reason, id=job.sample.id)
+        options = job.options
         try:
-            return self._candidates(job)
+            if options.baseline == "fixed" and self._base is None:
+                raise Unscorable("options.baseline: fixed needs the service's setting base_model")
+            prepared = self._preparer.prepare(job.sample, options)
+            if prepared.no_answer and options.aggregation == "mean_logprob":
+                raise Unscorable(
+                    f"response: {prepared.no_answer}, and no finite log-probability stands for that"
+                )
+            return prepared
         except Unscorable as error:
             return failed(Status.INVALID_INPUT, str(error), id=job.sample.id)
-        except NoAnswer as error:
-            return self._without_answer(job, str(error))
 
-    def _candidates(self, job: Job) -> list[Candidate]:
-        """One candidate per reference.
+    def _run(self, ready: Sequence[tuple[Job, Prepared]]) -> tuple[Logprobs, _Baselines]:
+        """Log-probs of every reference, and the baselines; equal sequences are computed once."""
+        wanted: dict[str, _Wanted] = {"refreshed": {}, "fixed": {}}
+        baselines: _Baselines = {}
+        missing: dict[tuple[str, float, Aggregation, ScoredSequence], None] = {}
+        for job, prepared in ready:
+            options = job.options
+            kind, temperature, aggregation = options.baseline, options.temperature, options.aggregation
+            current = wanted["refreshed"].setdefault(temperature, {})
+            current.update(dict.fromkeys(sequences(prepared.candidates)))
+            for candidate in prepared.candidates:
+                sequence = candidate.baseline
+                if sequence is None or (kind, temperature, aggregation, sequence) in baselines:
+                    continue
+                score = self._remembered[kind].get(sequence, temperature, aggregation)
+                if score is None:
+                    missing[kind, temperature, aggregation, sequence] = None
+                    wanted[kind].setdefault(temperature, {})[sequence] = None
+                else:
+                    baselines[kind, temperature, aggregation, sequence] = score
+        logprobs = self._logprobs(self._followed.model, wanted["refreshed"])
+        fixed = self._logprobs(self._base.model, wanted["fixed"]) if self._base is not None else {}
+        for kind, temperature, aggregation, sequence in missing:
+            rows = fixed if kind == "fixed" else logprobs
+            score = aggregate_logprobs(rows[temperature, sequence], aggregation)
+            self._remembered[kind].put(sequence, temperature, aggregation, score)
+            baselines[kind, temperature, aggregation, sequence] = score
+        return logprobs, baselines
 
-        Raises:
-            Unscorable: a field of the sample is missing or wrong.
-            NoAnswer: the response has no place for an answer.
-        """
-        sample, model = job.sample, self._followed.language_model
-        _check_references(sample)
-        prompt = models.encode_prompt(
-            model.tokenizer,
-            sample.prompt,
-            sample.prompt_token_ids,
-            chat_template=self.settings.chat_template,
-            context=model.context_length,
-        )
-        models.check_ids(model, "prompt_token_ids", prompt)
-        models.check_ids(model, "response_token_ids", sample.response_token_ids)
-        if sample.response_token_ids:
-            response, sampled = splice.response_text(model.tokenizer, sample.response_token_ids)
-        elif sample.response is not None:
-            response, sampled = sample.response, ()
-            models.check_characters(model.tokenizer, model.context_length, "response", len(response))
-        else:
-            raise Unscorable("response: missing; give response or response_token_ids")
-        for index, reference in enumerate(sample.references):
-            models.check_characters(
-                model.tokenizer, model.context_length, f"references[{index}]", len(reference)
-            )
-        return [
-            self._candidate(job.options, tuple(prompt), response, sampled, index, reference)
-            for index, reference in enumerate(sample.references)
-        ]
-
-    def _candidate(
-        self,
-        options: ReferenceRewardOptions,
-        prompt: tuple[int, ...],
-        response: str,
-        sampled: tuple[int, ...],
-        index: int,
-        reference: str,
-    ) -> Candidate:
-        tokenizer = self._followed.tokenizer
-        if options.template == "verifree":
-            text = splice.verifree(response, reference)
-            without = splice.verifree_without_reasoning(reference)
-        else:
-            end = str(tokenizer.eos_token or "")
-            text = splice.rlpr(response, reference, require_think=options.require_think, end=end)
-            without = splice.rlpr_without_reasoning(reference)
-        tokens = splice.tokenise(tokenizer, text, sampled)
-        sequence = self._sequence(prompt, tokens, index)
-        baseline = (
-            self._sequence(prompt, splice.tokenise(tokenizer, without), index) if options.debias else None
-        )
-        return Candidate(reference, text, tokens, sequence, baseline)
-
-    def _sequence(self, prompt: tuple[int, ...], tokens: Tokenised, index: int) -> ScoredSequence:
-        """The scored tokens and all before them: what follows cannot change a causal model's mind."""
-        if tokens.first == tokens.last:
-            raise Unscorable(f"references[{index}]: the tokenizer makes no token of it")
-        model = self._followed.language_model
-        models.check_ids(model, f"references[{index}]", tokens.ids[: tokens.last])
-        models.check_length(model, "response", len(prompt), tokens.last)
-        return ScoredSequence(prompt + tokens.ids[: tokens.first], tokens.ids[tokens.first : tokens.last])
-
-    def _logprobs(self, batch: Sequence[Job], prepared: Sequence[list[Candidate] | Result]) -> Logprobs:
-        wanted: dict[float, dict[ScoredSequence, None]] = {}
-        for job, candidates in zip(batch, prepared, strict=True):
-            if not isinstance(candidates, Result):
-                unique = wanted.setdefault(job.options.temperature, {})
-                unique.update(dict.fromkeys(_sequences(candidates)))
+    def _logprobs(self, model: PreTrainedModel, wanted: _Wanted) -> Logprobs:
         logprobs: Logprobs = {}
-        for temperature, sequences in wanted.items():
+        for temperature, unique in wanted.items():
             rows = token_logprobs(
-                self._followed.model,
-                list(sequences),
-                temperature=temperature,
-                max_tokens=self.settings.max_tokens,
+                model, list(unique), temperature=temperature, max_tokens=self.settings.max_tokens
             )
-            for sequence, row in zip(sequences, rows, strict=True):
-                logprobs[temperature, sequence] = row
+            logprobs |= {(temperature, sequence): row for sequence, row in zip(unique, rows, strict=True)}
         return logprobs
 
-    def _best(self, job: Job, candidates: Sequence[Candidate], logprobs: Logprobs) -> Result:
-        options = job.options
-
-        def value(candidate: Candidate) -> float:
-            with_reasoning = logprobs[options.temperature, candidate.sequence]
-            probability = aggregate_logprobs(with_reasoning, options.aggregation)
-            if candidate.baseline is None:
-                return probability
-            without = logprobs[options.temperature, candidate.baseline]
-            return debiased(probability, aggregate_logprobs(without, options.aggregation))
-
-        best = max(candidates, key=value)
-        method = f"{options.template} {options.aggregation}" + (" debiased" if options.debias else "")
-        span = Span(
-            start=best.text.start,
-            end=best.text.end,
-            token_start=best.tokens.first,
-            token_end=best.tokens.last,
-        )
-        return self._ok(
-            job,
-            value(best),
-            _reason(job.sample, best, len(candidates)),
-            verdict=Verdict(extracted=best.reference, method=method, span=span),
-            token_rewards=logprobs[options.temperature, best.sequence].tolist(),
-            token_ids=best.sequence.response_ids,
-        )
-
-    def _without_answer(self, job: Job, why: str) -> Result:
-        if job.options.aggregation == "mean_logprob":
-            reason = f"response: {why}, and no finite log-probability stands for that"
-            return failed(Status.INVALID_INPUT, reason, id=job.sample.id)
-        return self._ok(job, 0.0, why)
-
-    def _ok(
-        self,
-        job: Job,
-        value: float,
-        reason: str,
-        *,
-        verdict: Verdict | None = None,
-        token_rewards: Sequence[float] = (),
-        token_ids: Sequence[int] = (),
-    ) -> Result:
-        version = self._followed.version
-        return Result(
-            id=job.sample.id,
-            status=Status.OK,
-            value=value,
-            reason=reason,
-            verdict=verdict,
-            token_rewards=list(token_rewards),
-            token_ids=list(token_ids),
-            model_version=version,
-            # The baseline is computed by the same weights, never cached from earlier ones.
-            reference_version=version if job.options.debias else None,
-            temperature=job.options.temperature,
-        )
-
-
-def _sequences(candidates: Iterable[Candidate]) -> Iterable[ScoredSequence]:
-    for candidate in candidates:
-        yield candidate.sequence
-        if candidate.baseline is not None:
-            yield candidate.baseline
-
-
-def _check_references(sample: Sample) -> None:
-    if not sample.references:
-        raise Unscorable("references: missing; give at least one right answer")
-    for index, reference in enumerate(sample.references):
-        if not reference.strip():
-            raise Unscorable(f"references[{index}]: blank")
-
-
-def _reason(sample: Sample, best: Candidate, count: int) -> str:
-    """What a reader should know beyond the value: which reference it is, and what was tokenised anew."""
-    parts: list[str] = []
-    if count > 1:
-        parts.append(f"the best of {count} references")
-    if sample.response_token_ids:
-        parts.append(f"{best.tokens.sampled} sampled tokens before the reference kept as sampled")
-    return "; ".join(parts)
+    def _result(self, job: Job, prepared: Prepared, logprobs: Logprobs, baselines: _Baselines) -> Result:
+        options, version = job.options, self._followed.version
+        scores = [
+            baselines[options.baseline, options.temperature, options.aggregation, candidate.baseline]
+            if candidate.baseline is not None
+            else None
+            for candidate in prepared.candidates
+        ]
+        base = version if self._base is None or options.baseline == "refreshed" else self._base.version
+        stamp = Stamp(model_version=version, reference_version=base if options.debias else None)
+        return result(job.sample, options, prepared, logprobs, scores, stamp)

@@ -32,12 +32,9 @@ def vectors(shared: Path, pattern: str) -> Iterator[dict[str, Any]]:
 def test_rlpr_texts_and_reference_tokens_equal_the_public_ones(shared: Path) -> None:
     for data in vectors(shared, "rlpr_text__span_*.json"):
         inputs, outputs = data["inputs"], data["outputs"]
-        made = splice.rlpr(
-            inputs["response"],
-            inputs["ground_truth"],
-            require_think=data["parameters"]["format_mode"] == "R1",
-            end="<|endoftext|>",
-        )
+        if data["parameters"]["format_mode"] == "R1":
+            splice.check_think_tags(inputs["response"])
+        made = splice.rlpr(inputs["response"], inputs["ground_truth"], end="<|endoftext|>")
         prompt = inputs["prompt"]
         assert prompt + made.text == outputs["scored_text"], data["id"]
         assert made.text[made.start : made.end] == inputs["ground_truth"]
@@ -78,10 +75,10 @@ def test_rlpr_responses_without_a_place_for_the_reference(response: str, why: st
 @pytest.mark.parametrize(
     "response", ["<answer> 7", "<think> a <answer> 7", "<think></think></think><answer> 7"]
 )
-def test_rlpr_asks_for_one_pair_of_think_tags_only_where_told(response: str) -> None:
+def test_one_pair_of_think_tags_is_a_check_of_its_own(response: str) -> None:
     splice.rlpr(response, "7")
     with pytest.raises(NoAnswer, match="think"):
-        splice.rlpr(response, "7", require_think=True)
+        splice.check_think_tags(response)
 
 
 def test_a_reference_that_contains_tags_does_not_move_the_span(tokenizer: PreTrainedTokenizerBase) -> None:
