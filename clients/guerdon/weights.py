@@ -5,9 +5,10 @@
       v000000013/
       LATEST          the version to serve, as text; replaced atomically after its folder is complete
 
-A version folder is written under a temporary name and renamed, so a reader sees all of it or nothing.
-Readers follow `LATEST` in both directions: it goes back when a learner restarts from a checkpoint. A folder has
-one writer at a time, which removes what an earlier one left when it was killed. No tensor is touched here.
+A version folder is written under a temporary name, made durable and renamed, so a reader sees all of it or
+nothing, also after a kill or a power cut. Readers follow `LATEST` in both directions: it goes back when a learner
+restarts from a checkpoint. A folder has one writer at a time, which removes what an earlier one left when it was
+killed. No tensor is touched here; `guerdon.mirrors` carries such a folder to a URL and back.
 """
 
 import os
@@ -50,14 +51,18 @@ def publish(folder: Path, version: int, write: Callable[[Path], None], *, keep_l
     temporary.mkdir()
     try:
         write(temporary)
-        _sync_files(temporary)
+        sync_files(temporary)
         final = version_path(folder, version)
         if final.exists():
-            _remove(final)
+            _set_aside(final)
         os.rename(temporary, final)
+        # Durable before anything names it: a file system may keep the later of two renames and lose the first.
+        sync_folder(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     set_latest(folder, version)
+    for replaced in folder.glob(".old-*"):
+        _remove(replaced)
     for old in published(folder)[:-keep_last]:
         if old.version != version:
             _remove(old.path)
@@ -72,13 +77,17 @@ def set_latest(folder: Path, version: int) -> None:
     """
     if not version_path(folder, version).is_dir():
         raise FileNotFoundError(f"no version {version} in {folder}")
-    temporary = folder / f".{_LATEST}-{uuid.uuid4().hex}"
-    with temporary.open("w") as file:
-        file.write(f"{version}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, folder / _LATEST)
-    _sync_folder(folder)
+    temporary = folder / f".tmp-{uuid.uuid4().hex}"
+    temporary.mkdir()
+    try:
+        with (temporary / _LATEST).open("w") as file:
+            file.write(f"{version}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary / _LATEST, folder / _LATEST)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_folder(folder)
 
 
 def latest(folder: Path) -> Published | None:
@@ -88,7 +97,22 @@ def latest(folder: Path) -> Published | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     path = version_path(folder, version)
-    return Published(version, path) if path.is_dir() else None
+    # While a version is published anew, or when its writer was killed at that: the one that stood there.
+    for candidate in (path, _aside(path), path):
+        if candidate.is_dir():
+            return Published(version, candidate)
+    return None
+
+
+def identity(published: Published | None) -> tuple[int, ...] | None:
+    """What changes when a version is published, also when the same number is published anew; None without one."""
+    if published is None:
+        return None
+    try:
+        stat = published.path.stat()
+    except FileNotFoundError:  # replaced since it was found: the next look will see the new one
+        return None
+    return published.version, stat.st_ino, stat.st_mtime_ns
 
 
 def published(folder: Path) -> list[Published]:
@@ -103,24 +127,39 @@ def published(folder: Path) -> list[Published]:
     return sorted(versions, key=lambda published: published.version)
 
 
-def _remove(path: Path) -> None:
-    # Renamed first: a reader either finds the whole version or none of it.
-    doomed = path.with_name(f".tmp-{uuid.uuid4().hex}")
-    os.rename(path, doomed)
-    shutil.rmtree(doomed)
-
-
-def _sync_files(folder: Path) -> None:
+def sync_files(folder: Path) -> None:
+    """Make a folder durable with all that it holds."""
     for path in folder.rglob("*"):
-        if path.is_file():
+        if path.is_dir():
+            sync_folder(path)
+        elif path.is_file():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".old-{path.name}")
+
+
+def _set_aside(path: Path) -> None:
+    aside = _aside(path)
+    if aside.exists():
+        _remove(aside)
+    os.rename(path, aside)
+
+
+def _remove(path: Path) -> None:
+    # Renamed first: a reader either finds the whole version or none of it.
+    doomed = path.with_name(f".tmp-{uuid.uuid4().hex}")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)

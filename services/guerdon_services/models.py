@@ -3,17 +3,20 @@
 Everything is fp32: GSPO's clip range (3e-4) is below the spacing of bf16 log-probs.
 """
 
+import hashlib
 import json
+import os
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 import structlog
 import torch
+from pydantic import BeforeValidator
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
@@ -25,8 +28,10 @@ from transformers import (
 )
 
 from guerdon import weights
-from guerdon.types import ChatMessage, Prompt, Sample
-from guerdon_services.runtime.scorer import Unscorable
+from guerdon.mirrors import Follower
+from guerdon.stores import is_url
+from guerdon.types import ChatMessage, ModelVersion, Prompt, Sample, VersionsResponse
+from guerdon_services.runtime.scorer import NotReady, Unscorable
 
 _log = structlog.get_logger(__name__)
 
@@ -36,6 +41,10 @@ _ALWAYS_TOKENISED = 100_000
 
 class WeightsMismatch(Exception):
     """A weights folder does not hold exactly the tensors of the model that should take them."""
+
+
+class HalfRead(Exception):
+    """Some tensors of a model were replaced and others were not: it must not answer."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,7 @@ def read_weights(model: PreTrainedModel, folder: Path) -> None:
     Raises:
         WeightsMismatch: a tensor is missing, unknown, or of another shape; the model is unchanged.
         SafetensorError, OSError: a file is torn or missing; the model is unchanged.
+        HalfRead: reading failed in the middle.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -115,27 +125,58 @@ def read_weights(model: PreTrainedModel, folder: Path) -> None:
     missing = [name for name, tensor in targets.items() if id(tensor) not in found]
     if missing:
         raise WeightsMismatch(f"{folder} lacks {missing[0]!r} and {len(missing) - 1} more tensors")
-    with torch.no_grad():
-        for handle in handles:
-            for name in handle.keys():  # noqa: SIM118
-                targets[name].copy_(handle.get_tensor(name))
+    try:
+        with torch.no_grad():
+            for handle in handles:
+                for name in handle.keys():  # noqa: SIM118
+                    targets[name].copy_(handle.get_tensor(name))
+    except Exception as error:
+        raise HalfRead(f"{folder}: {error}") from error
+
+
+def _location(given: object) -> object:
+    return Path(given) if isinstance(given, str) and not is_url(given) else given
+
+
+#: Setting: a weights folder, or the URL of one (`guerdon.stores`).
+WeightsLocation = Annotated[Path | str, BeforeValidator(_location)]
+
+
+def weights_cache(url: str) -> Path:
+    """The folder that versions from a URL are downloaded to; GUERDON_CACHE_DIR moves it to another disk."""
+    cache = os.environ.get("GUERDON_CACHE_DIR") or Path.home() / ".cache" / "guerdon"
+    return Path(cache) / "weights" / hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
 class FollowedModel:
     """A model that follows a weights folder; until something is published there it is the initial one, version 0.
 
     `folder` is a plain Hugging Face folder, or itself a weights folder with versions. `weights_dir` is the
-    folder to follow, by default `folder`. A version that cannot be read leaves the old one serving.
+    folder to follow or the URL of one, by default `folder`. A version that cannot be read leaves the old one
+    serving; versions at a URL are downloaded in the background, and taken up once they are complete.
+
+    Raises:
+        StoreError, OSError: nothing is known of the versions at the URL.
     """
 
-    def __init__(self, folder: Path, weights_dir: Path | None = None, *, device: str = "cpu") -> None:
+    def __init__(self, folder: Path, weights_dir: Path | str | None = None, *, device: str = "cpu") -> None:
+        self._downloads: Follower | None = None
+        if isinstance(weights_dir, str):
+            url, weights_dir = weights_dir, weights_cache(weights_dir)
+            self._downloads = Follower(url, weights_dir)
         self._followed = weights_dir or folder
         first = weights.latest(self._followed)
         # Before loading: what is published anew meanwhile must be found to differ.
-        self._loaded = _identity(first)
+        self._loaded = weights.identity(first)
         self.language_model = load(first.path if first else folder, device=device)
         self.version = first.version if first else 0
         self._refused: tuple[int, ...] | None = None
+        self._half_read = False
+
+    def close(self) -> None:
+        """Download no more."""
+        if self._downloads is not None:
+            self._downloads.close()
 
     @property
     def model(self) -> PreTrainedModel:
@@ -147,20 +188,45 @@ class FollowedModel:
         """The tokenizer of the first version loaded."""
         return self.language_model.tokenizer
 
+    def versions(self) -> VersionsResponse:
+        """The version that is loaded, and those in the folder that is followed."""
+        kept = [
+            ModelVersion(version=one.version, path=str(one.path), created_unix_s=identity[-1] / 1e9)
+            for one in weights.published(self._followed)
+            if (identity := weights.identity(one)) is not None
+        ]
+        return VersionsResponse(current=self.version, versions=kept)
+
     def refresh(self) -> bool:
-        """Take up the latest published version, if it is another one; call before each batch."""
+        """Take up the latest published version, if it is another one; call before each batch.
+
+        Raises:
+            NotReady: reading broke off half-way; the next call tries again.
+        """
+        taken_up = self._take_up()
+        if self._half_read:
+            raise NotReady("the weights are half read; they will be read again")
+        return taken_up
+
+    def _take_up(self) -> bool:
         latest = weights.latest(self._followed)
-        identity = _identity(latest)
-        if latest is None or identity in (None, self._loaded, self._refused):
+        identity = weights.identity(latest)
+        if latest is None or identity is None or identity == self._refused:
+            return False
+        if identity == self._loaded and not self._half_read:
             return False
         try:
             read_weights(self.model, latest.path)
+        except HalfRead:
+            self._half_read = True
+            _log.exception("weights half read", version=latest.version)
+            return False
         except (WeightsMismatch, SafetensorError, OSError) as error:
             _log.warning("weights refused", version=latest.version, serving=self.version, error=str(error))
             if not isinstance(error, OSError):
                 self._refused = identity  # damaged for good, whereas a file system may recover
             return False
-        self.version, self._loaded = latest.version, identity
+        self.version, self._loaded, self._half_read = latest.version, identity, False
         _log.info("weights taken up", version=latest.version)
         return True
 
@@ -172,17 +238,6 @@ class FollowedModel:
             time.sleep(0.02)
             self.refresh()
         return self.version >= version
-
-
-def _identity(published: weights.Published | None) -> tuple[int, ...] | None:
-    """What changes when a version is published, also when the same number is published anew."""
-    if published is None:
-        return None
-    try:
-        stat = published.path.stat()
-    except FileNotFoundError:  # replaced between the two reads: the next batch will see the new one
-        return None
-    return published.version, stat.st_ino, stat.st_mtime_ns
 
 
 @contextmanager
