@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The CPU build: the plain name would take several GB of CUDA on Linux.
 TORCH := $(if $(filter Linux,$(shell uname -s)),torch==2.13.0+cpu,torch==2.13.0)
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
-SERVICES := math,code,rules,process-reward,reference-reward,rollout
+SERVICES := math,code,rules,process-reward-lora,reference-reward,rollout
 PROJECTS := clients/pyproject.toml services/pyproject.toml trainer/pyproject.toml constraints.txt
 PATHS := clients services trainer tests benchmarks examples
 

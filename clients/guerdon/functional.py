@@ -5,6 +5,7 @@ Shape suffixes: B sequences, T response tokens, N token positions, D hidden size
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 Aggregation = Literal["mean", "product", "geometric_mean", "mean_logprob"]
+PairWeights = Literal["none", "acc", "rm"]
 
 
 def chunked_logprobs(
@@ -69,6 +71,81 @@ def prm_ce_loss(
     return total / (logits_B.shape[0] if denominator is None else denominator)
 
 
+@dataclass(frozen=True)
+class PairTargets:
+    """What each response is compared with in `prm_pairwise_loss`: constants, each of shape (B,).
+
+    A response is to exceed `below` with weight `rise` and to stay under `above` with weight 1 - `rise`.
+    """
+
+    rise_B: Tensor
+    below_B: Tensor
+    above_B: Tensor
+    weight_B: Tensor
+
+    def rows(self, indices: Sequence[int]) -> "PairTargets":
+        """Those of some responses, as for one part of a batch."""
+        chosen = torch.tensor(list(indices), dtype=torch.long, device=self.rise_B.device)
+        return PairTargets(
+            self.rise_B[chosen], self.below_B[chosen], self.above_B[chosen], self.weight_B[chosen]
+        )
+
+    def to(self, device: torch.device) -> "PairTargets":
+        """The same on a device."""
+        return PairTargets(
+            self.rise_B.to(device), self.below_B.to(device), self.above_B.to(device), self.weight_B.to(device)
+        )
+
+
+def pairwise_targets(
+    logits_B: Tensor, outcomes_B: Tensor, groups: Sequence[object], *, weights: PairWeights = "none"
+) -> PairTargets:
+    """Mean logits of each response's worse and better rivals in its group, detached; PRIME's "detached DPO".
+
+    `logits_B` are beta * sum_t q_it. `rise` is the share of the rivals that are worse; with equal outcomes
+    throughout a group it is the outcome itself and both rivals are 0, which leaves cross-entropy. `weights`: 1
+    each, or the density of the best of K draws at this response, K * (share of the group that is no better)
+    ^ (K - 1), by outcome (`acc`) or by logit (`rm`).
+    """
+    logits_B, outcomes_B = logits_B.detach().float(), outcomes_B.float()
+    rise_B, below_B, above_B = outcomes_B.clone(), torch.zeros_like(logits_B), torch.zeros_like(logits_B)
+    weight_B = torch.ones_like(logits_B)
+    for rows in _members(groups).values():
+        logits_K, outcomes_K = logits_B[rows], outcomes_B[rows]
+        worse_KK = outcomes_K.unsqueeze(0) < outcomes_K.unsqueeze(1)
+        better_KK = worse_KK.T
+        worse_K, better_K = worse_KK.sum(-1), better_KK.sum(-1)
+        rivals_K = worse_K + better_K
+        rise_B[rows] = torch.where(rivals_K > 0, worse_K / rivals_K.clamp(min=1), outcomes_K)
+        below_B[rows] = torch.where(worse_KK, logits_K, 0).sum(-1) / worse_K.clamp(min=1)
+        above_B[rows] = torch.where(better_KK, logits_K, 0).sum(-1) / better_K.clamp(min=1)
+        if weights != "none":
+            by_K = outcomes_K if weights == "acc" else logits_K
+            no_better_K = (by_K.unsqueeze(0) <= by_K.unsqueeze(1)).float().mean(-1)
+            weight_B[rows] = len(rows) * no_better_K ** (len(rows) - 1)
+    return PairTargets(rise_B, below_B, above_B, weight_B)
+
+
+def prm_pairwise_loss(
+    log_ratios_BT: Tensor,
+    mask_BT: Tensor,
+    targets: PairTargets,
+    *,
+    beta: float,
+    denominator: int | None = None,
+) -> Tensor:
+    """Logistic loss of each response against the mean of its rivals, scalar; PRIME's "detached DPO".
+
+    mean_i weight_i * [rise_i softplus(below_i - Q_i) + (1 - rise_i) softplus(Q_i - above_i)] with Q = beta *
+    sum_t q_it. Rivals are constants, so parts of a batch add up exactly; `denominator` as in `prm_ce_loss`.
+    """
+    logits_B = beta * torch.where(mask_BT.bool(), log_ratios_BT, 0).sum(-1)
+    up_B = targets.rise_B * F.softplus(targets.below_B - logits_B)
+    down_B = (1 - targets.rise_B) * F.softplus(logits_B - targets.above_B)
+    total = (targets.weight_B * (up_B + down_B)).sum()
+    return total / (logits_B.shape[0] if denominator is None else denominator)
+
+
 def normalise_returns(rewards_BT: Tensor, mask_BT: Tensor, *, eps: float = 1e-6) -> Tensor:
     """Divide rewards by the largest absolute return-to-go of the batch, shape (B, T); 0 where masked.
 
@@ -87,11 +164,8 @@ def pairwise_accuracy(scores_B: Tensor, outcomes_B: Tensor, groups: Sequence[obj
     Pairs of one group are weighted by how far their outcomes differ; equal scores count half, as does a group
     of equal outcomes.
     """
-    members: dict[object, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
     accuracies: list[float] = []
-    for rows in members.values():
+    for rows in _members(groups).values():
         scores_K, outcomes_K = scores_B[rows], outcomes_B[rows]
         better_KK = outcomes_K.unsqueeze(1) - outcomes_K.unsqueeze(0)
         lead_KK = scores_K.unsqueeze(1) - scores_K.unsqueeze(0)
@@ -100,6 +174,13 @@ def pairwise_accuracy(scores_B: Tensor, outcomes_B: Tensor, groups: Sequence[obj
         total = float(weight_KK.sum())
         accuracies.append(float((weight_KK * ahead_KK).sum()) / total if total > 0 else 0.5)
     return sum(accuracies) / len(accuracies) if accuracies else 0.5
+
+
+def _members(groups: Sequence[object]) -> dict[object, list[int]]:
+    members: dict[object, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    return members
 
 
 def aggregate_logprobs(logps_T: Tensor, aggregation: Aggregation) -> float:

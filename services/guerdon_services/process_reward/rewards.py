@@ -15,6 +15,7 @@ from guerdon.functional import implicit_rewards, normalise_returns
 from guerdon.types import Result, Sample, Status, failed
 from guerdon_services import models
 from guerdon_services.process_reward.settings import ProcessRewardOptions
+from guerdon_services.process_reward.steps import step_ends
 from guerdon_services.runtime.scorer import ScoreJob, Unscorable
 from guerdon_services.scoring import ScoredSequence, token_logprobs
 
@@ -84,7 +85,7 @@ class Rewards:
             ratios = ratios_of([sequences[i] for i in indices], temperature)
             for i, ratios_T in zip(indices, ratios, strict=True):
                 options = batch[i].options
-                rewards_T = self.token_rewards([ratios_T], options)[0]
+                rewards_T = self.token_rewards([sequences[i]], [ratios_T], options)[0]
                 results[i] = result(batch[i].sample, sequences[i], rewards_T, options, "none", versions)
         return [results[index] for index in range(len(batch))]
 
@@ -121,17 +122,28 @@ class Rewards:
         models.check_length(model, "response", len(prompt), len(response))
         return ScoredSequence(prompt, response)
 
-    def token_rewards(self, ratios: Sequence[Tensor], options: ProcessRewardOptions) -> list[Tensor]:
-        """Token rewards of the given responses, which are one batch for `norm`."""
-        rewards = [self.beta(options) * ratios_T for ratios_T in ratios]
-        if options.granularity == "response":
-            rewards = [_on_last_token(rewards_T) for rewards_T in rewards]
+    def token_rewards(
+        self, sequences: Sequence[ScoredSequence], ratios: Sequence[Tensor], options: ProcessRewardOptions
+    ) -> list[Tensor]:
+        """Token rewards of the given responses, which are one batch for `norm`; fp64, so that sums stay exact."""
+        rewards = [(self.beta(options) * ratios_T).double() for ratios_T in ratios]
+        if options.granularity != "token":
+            rewards = [
+                _summed_at(self._ends(sequence, options), rewards_T)
+                for sequence, rewards_T in zip(sequences, rewards, strict=True)
+            ]
         if options.norm == "batch":
             rewards_BT = pad_sequence(rewards, batch_first=True)
             mask_BT = pad_sequence([torch.ones_like(row) for row in rewards], batch_first=True)
             normalised_BT = normalise_returns(rewards_BT, mask_BT)
             rewards = [row[: len(old)] for row, old in zip(normalised_BT, rewards, strict=True)]
         return rewards
+
+    def _ends(self, sequence: ScoredSequence, options: ProcessRewardOptions) -> list[int]:
+        ids = sequence.response_ids
+        if options.granularity == "response":
+            return [len(ids) - 1] if ids else []
+        return step_ends(self._language_model.tokenizer, ids, options.step_separator)
 
 
 def result(
@@ -142,14 +154,14 @@ def result(
     order: Order,
     versions: Versions,
 ) -> Result:
-    """What a sample gets for its token rewards; `value` is their sum."""
+    """What a sample gets for its token rewards (fp64); `value` is their sum."""
     empty = not sequence.response_ids
     return Result(
         id=sample.id,
         status=Status.OK,
-        value=float(rewards_T.double().sum()),
+        value=float(rewards_T.sum()),
         reason="the response is empty: no token to reward" if empty else "",
-        token_rewards=rewards_T.tolist(),
+        token_rewards=rewards_T.float().tolist(),
         token_ids=list(sequence.response_ids),
         model_version=versions.model,
         reference_version=versions.reference,
@@ -158,8 +170,11 @@ def result(
     )
 
 
-def _on_last_token(rewards_T: Tensor) -> Tensor:
+def _summed_at(ends: Sequence[int], rewards_T: Tensor) -> Tensor:
+    """The sum of every stretch of tokens on its last one, 0 elsewhere."""
     placed_T = torch.zeros_like(rewards_T)
-    if len(placed_T):
-        placed_T[-1] = rewards_T.sum()
+    start = 0
+    for end in ends:
+        placed_T[end] = rewards_T[start : end + 1].sum()
+        start = end + 1
     return placed_T

@@ -21,15 +21,15 @@ from guerdon.types import (
     VersionsResponse,
 )
 from guerdon_services import models
-from guerdon_services.process_reward.prm import ImplicitPRM, Step
+from guerdon_services.process_reward.lora import Adapters
+from guerdon_services.process_reward.prm import ImplicitPRM, Objective, Step
+from guerdon_services.process_reward.references import FollowedPolicy, Frozen, Reference
 from guerdon_services.process_reward.rewards import Rewards, Versions, result
+from guerdon_services.process_reward.schedule import lr_factor
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ProcessRewardSettings
-from guerdon_services.process_reward.store import VersionStore, digest
+from guerdon_services.process_reward.store import VersionStore, digest, save_weights
 from guerdon_services.runtime.scorer import RELEASE, Batching, Learner, ScoreJob, Unscorable
 from guerdon_services.scoring import ScoredSequence
-
-#: The frozen reference is the model the PRM started from.
-_REFERENCE_VERSION = 0
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,37 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         self._store = VersionStore(settings.weights_dir, keep_last=settings.keep_last)
         self._trained = models.load(settings.model, device=settings.device)
         self._rewards = Rewards(self._trained, beta=settings.beta, chat_template=settings.chat_template)
-        reference = models.load(settings.model, device=settings.device)
-        optimizer = torch.optim.AdamW(
-            self._trained.model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
-        )
+        self._read, self._save = models.read_weights, save_weights
+        self._reference = self._open_model()
+        trained = [parameter for parameter in self._trained.model.parameters() if parameter.requires_grad]
         self._prm = ImplicitPRM(
             self._trained.model,
-            reference.model,
-            optimizer,
+            self._reference,
+            torch.optim.AdamW(trained, lr=settings.lr, weight_decay=settings.weight_decay),
             grad_clip=settings.grad_clip,
             max_tokens=settings.max_tokens,
         )
         if self._store.current is None:
-            self._store.publish(0, self._trained.model, self._trained.tokenizer, optimizer)
-        self._version = self._store.restore(self._trained.model, optimizer)
+            self._publish(0)
+        self._restore()
+
+    def _open_model(self) -> Reference:
+        """Put adapters into the PRM where asked for; returns what it is compared with."""
+        settings = self.settings
+        adapters = None
+        if settings.lora_rank:
+            adapters = Adapters(
+                self._trained.model,
+                rank=settings.lora_rank,
+                alpha=settings.lora_alpha,
+                targets=settings.lora_targets,
+            )
+            self._read, self._save = adapters.read, adapters.save
+        if settings.policy_weights_dir is not None:
+            return FollowedPolicy(
+                self._trained, settings.model, settings.policy_weights_dir, device=settings.device
+            )
+        return adapters or Frozen(models.load(settings.model, device=settings.device).model)
 
     def close(self) -> None:
         """Give up the weights folder."""
@@ -93,8 +110,9 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
             "model": str(settings.model),
             "weights_dir": str(settings.weights_dir),
             "beta": str(settings.beta),
-            "lr": str(settings.lr),
-            "reference": "frozen",
+            "lr": f"{settings.lr} ({settings.lr_schedule})",
+            "reference": settings.reference,
+            "lora_rank": str(settings.lora_rank),
         }
 
     def tokens(self, job: ScoreJob[ProcessRewardOptions]) -> int:
@@ -107,7 +125,11 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         def ratios_of(sequences: Sequence[ScoredSequence], temperature: float) -> list[Tensor]:
             return self._prm.log_ratios(sequences, temperature=temperature)
 
-        return self._rewards.score(batch, ratios_of, Versions(self._version, _REFERENCE_VERSION))
+        return self._rewards.score(batch, ratios_of, Versions(self._version, self._reference.version))
+
+    def refresh(self) -> None:
+        """Take up the policy's newest weights, where it is the reference."""
+        self._reference.refresh()
 
     def update(self, request: UpdateRequest) -> UpdateResponse:
         """One optimizer step on the samples' outcomes; see `guerdon.types.UpdateRequest`.
@@ -126,6 +148,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
             return self._refused(request, f"options.{_first(error)}")
         except Unscorable as error:
             return self._refused(request, str(error))
+        self.refresh()
         try:
             return self._apply(request, options, prepared, labelled)
         except Exception:
@@ -151,8 +174,9 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         step = self._prm.step(
             [item.sequence for item in labelled],
             [item.outcome for item in labelled],
-            beta=self._rewards.beta(options),
-            temperature=options.temperature,
+            Objective(self._rewards.beta(options), options.temperature, options.loss, options.pair_weights),
+            groups=[item.group for item in labelled],
+            lr=self._lr(before),
         )
         self._version = before + 1
         ratios = step.log_ratios
@@ -163,24 +187,28 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
                 references=step.references,
             )
         scored_by = self._version if request.order == "before" else before
+        versions = Versions(scored_by, self._reference.version)
         response = UpdateResponse(
             request_id=request.request_id,
             status=Status.OK,
-            results=self._results(
-                request, options, prepared, labelled, ratios, Versions(scored_by, _REFERENCE_VERSION)
-            ),
+            results=self._results(request, options, prepared, labelled, ratios, versions),
             version_before=before,
             version_after=self._version,
-            metrics=self._metrics(step, labelled, options),
+            metrics=self._metrics(step, labelled, options) | {"lr": self._lr(before)},
         )
-        self._store.publish(
-            self._version,
-            self._trained.model,
-            self._trained.tokenizer,
-            self._prm.optimizer,
-            (request, response),
-        )
+        self._publish(self._version, (request, response))
         return response
+
+    def _lr(self, version: int) -> float:
+        """The learning rate of the update of `version`."""
+        settings = self.settings
+        return settings.lr * lr_factor(
+            version,
+            settings.lr_schedule,
+            warmup=settings.warmup_updates,
+            total=settings.schedule_updates or 0,
+            floor=settings.lr_floor,
+        )
 
     def _results(
         self,
@@ -191,10 +219,8 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         ratios: Sequence[Tensor],
         versions: Versions,
     ) -> list[Result]:
-        rewards = {
-            item.index: rewards_T
-            for item, rewards_T in zip(labelled, self._rewards.token_rewards(ratios, options), strict=True)
-        }
+        rewards_of = self._rewards.token_rewards([item.sequence for item in labelled], ratios, options)
+        rewards = {item.index: rewards_T for item, rewards_T in zip(labelled, rewards_of, strict=True)}
         return [
             sequence
             if isinstance(sequence, Result)
@@ -216,7 +242,6 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
             "accuracy": float(right_B.mean()),
             "pairwise_accuracy": pairwise_accuracy(logits_B, outcomes_B, [item.group for item in labelled]),
             "grad_norm": step.grad_norm,
-            "lr": self.settings.lr,
             "samples": float(len(labelled)),
             "tokens": float(sum(len(item.sequence.response_ids) for item in labelled)),
         }
@@ -252,8 +277,14 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         self._store.go_back(version)
         self._restore()
 
+    def _publish(self, version: int, update: tuple[UpdateRequest, UpdateResponse] | None = None) -> None:
+        trained = self._trained
+        self._store.publish(
+            version, trained.model, trained.tokenizer, self._prm.optimizer, update, save=self._save
+        )
+
     def _restore(self) -> None:
-        self._version = self._store.restore(self._trained.model, self._prm.optimizer)
+        self._version = self._store.restore(self._trained.model, self._prm.optimizer, self._read)
 
 
 def _labelled(request: UpdateRequest, prepared: Sequence[ScoredSequence | Result]) -> list[_Labelled]:

@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,11 @@ class Applied:
     request_id: str
     digest: str
     version: int
+
+
+def save_weights(model: PreTrainedModel, folder: Path) -> None:
+    """Write a model as its class does."""
+    model.save_pretrained(folder)
 
 
 class VersionStore:
@@ -88,14 +94,18 @@ class VersionStore:
         tokenizer: PreTrainedTokenizerBase,
         optimizer: torch.optim.Optimizer,
         update: tuple[UpdateRequest, UpdateResponse] | None = None,
+        save: Callable[[PreTrainedModel, Path], None] = save_weights,
     ) -> None:
-        """Write a version with the update that made it, and make it the latest."""
+        """Write a version with the update that made it, and make it the latest.
+
+        `save` writes a Hugging Face model folder, and what `read` of `restore` wants besides.
+        """
         applied = list(self.applied)
         if update is not None:
             applied.append(Applied(update[0].request_id, digest(update[0]), version))
 
         def write(path: Path) -> None:
-            model.save_pretrained(path)
+            save(model, path)
             tokenizer.save_pretrained(path)
             torch.save(optimizer.state_dict()["state"], path / _OPTIMIZER)
             (path / _UPDATES).write_text(json.dumps([asdict(entry) for entry in applied]))
@@ -105,15 +115,22 @@ class VersionStore:
         weights.publish(self.folder, version, write, keep_last=self._keep_last)
         self.applied = applied
 
-    def restore(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> int:
+    def restore(
+        self,
+        model: PreTrainedModel,
+        optimizer: torch.optim.Optimizer,
+        read: Callable[[PreTrainedModel, Path], None] = read_weights,
+    ) -> int:
         """Give model, optimizer and `applied` the state of the latest version, bit by bit; returns its number.
+
+        `read` copies the weights in a version's folder into the model.
 
         Learning rate and the like stay those of `optimizer`: they belong to the settings of this start.
         """
         current = self.current
         if current is None:
             raise FileNotFoundError(f"no version in {self.folder}")
-        read_weights(model, current.path)
+        read(model, current.path)
         state: dict[int, dict[str, Tensor]] = torch.load(current.path / _OPTIMIZER, weights_only=True)
         groups: list[dict[str, Any]] = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})

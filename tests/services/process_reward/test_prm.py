@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from guerdon_services.process_reward.prm import ImplicitPRM
+from guerdon_services.process_reward.prm import ImplicitPRM, Objective
+from guerdon_services.process_reward.references import Frozen
 from guerdon_services.runtime.scorer import NotReady
 from guerdon_services.scoring import ScoredSequence
 
@@ -39,7 +40,7 @@ def prm_of(table_model: Callable[[Any], Any]) -> Make:
     ) -> ImplicitPRM:
         policy, reference = table_model(inputs["policy_table"]), table_model(inputs["ref_table"])
         optimizer = torch.optim.SGD(policy.parameters(), lr=lr)
-        return ImplicitPRM(policy, reference, optimizer, grad_clip=grad_clip, max_tokens=max_tokens)
+        return ImplicitPRM(policy, Frozen(reference), optimizer, grad_clip=grad_clip, max_tokens=max_tokens)
 
     return make
 
@@ -81,7 +82,7 @@ def test_a_step_and_both_orders_equal_those_of_the_verl_recipe(
     data = vector(shared, f"prime_order__update_{order}")
     sequences = sequences_of(data["inputs"])
     prm = prm_of(data["inputs"], max_tokens=max_tokens)
-    step = prm.step(sequences, data["inputs"]["acc"], beta=0.05, temperature=1.0)
+    step = prm.step(sequences, data["inputs"]["acc"], Objective(0.05, 1.0))
     ratios = step.log_ratios if order == "after" else prm.log_ratios(sequences, temperature=1.0)
     torch.testing.assert_close(table(prm), torch.tensor(data["outputs"]["table_after"]), atol=1e-6, rtol=1e-4)
     # The recipe's last token again: compared without it.
@@ -105,10 +106,8 @@ def random_inputs(size: int = 9) -> tuple[dict[str, Any], list[ScoredSequence], 
 def test_an_empty_response_changes_nothing(prm_of: Make) -> None:
     inputs, sequences, outcomes = random_inputs()
     without, with_empty = prm_of(inputs), prm_of(inputs)
-    first = without.step(sequences, outcomes, beta=0.5, temperature=1.0)
-    second = with_empty.step(
-        [ScoredSequence([1], []), *sequences], [1.0, *outcomes], beta=0.5, temperature=1.0
-    )
+    first = without.step(sequences, outcomes, Objective(0.5, 1.0))
+    second = with_empty.step([ScoredSequence([1], []), *sequences], [1.0, *outcomes], Objective(0.5, 1.0))
     assert torch.equal(table(without), table(with_empty))
     assert first.loss == second.loss
 
@@ -118,7 +117,7 @@ def test_parts_of_any_size_make_the_same_step(prm_of: Make) -> None:
     tables = []
     for max_tokens in (1, 12, 10_000):
         prm = prm_of(inputs, max_tokens=max_tokens)
-        prm.step(sequences, outcomes, beta=0.5, temperature=0.7)
+        prm.step(sequences, outcomes, Objective(0.5, 0.7))
         tables.append(table(prm))
     torch.testing.assert_close(tables[0], tables[2], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(tables[1], tables[2], atol=1e-6, rtol=1e-5)
@@ -127,9 +126,9 @@ def test_parts_of_any_size_make_the_same_step(prm_of: Make) -> None:
 def test_a_step_that_does_not_fit_in_memory_is_made_in_smaller_parts(prm_of: Make) -> None:
     inputs, sequences, outcomes = random_inputs()
     whole, short = prm_of(inputs), prm_of(inputs)
-    whole.step(sequences, outcomes, beta=0.5, temperature=1.0)
+    whole.step(sequences, outcomes, Objective(0.5, 1.0))
     cast(Any, short.policy).fits = 14
-    short.step(sequences, outcomes, beta=0.5, temperature=1.0)
+    short.step(sequences, outcomes, Objective(0.5, 1.0))
     torch.testing.assert_close(table(short), table(whole), atol=1e-6, rtol=1e-5)
 
 
@@ -139,7 +138,7 @@ def test_a_sequence_that_does_not_fit_at_all_is_unavailable_and_leaves_the_weigh
     cast(Any, prm.policy).fits = 5
     before = table(prm).clone()
     with pytest.raises(NotReady, match="memory"):
-        prm.step(sequences, outcomes, beta=0.5, temperature=1.0)
+        prm.step(sequences, outcomes, Objective(0.5, 1.0))
     assert torch.equal(table(prm), before)
 
 
@@ -148,7 +147,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights(prm_of: Make) -> None:
     prm = prm_of(inputs)
     before = table(prm).clone()
     with pytest.raises(FloatingPointError, match="not finite"):
-        prm.step(sequences, [math.nan] * 5, beta=0.5, temperature=1.0)
+        prm.step(sequences, [math.nan] * 5, Objective(0.5, 1.0))
     assert torch.equal(table(prm), before)
 
 
@@ -156,8 +155,8 @@ def test_the_gradient_is_clipped_and_its_norm_reported_unclipped(prm_of: Make) -
     inputs, sequences, outcomes = random_inputs()
     prm, clipped = prm_of(inputs, lr=1.0), prm_of(inputs, lr=1.0, grad_clip=1e-3)
     before = table(prm).clone()
-    norm = prm.step(sequences, outcomes, beta=5.0, temperature=1.0).grad_norm
+    norm = prm.step(sequences, outcomes, Objective(5.0, 1.0)).grad_norm
     assert norm > 0.01
     assert math.isclose((table(prm) - before).norm().item(), norm, rel_tol=1e-3)
-    assert clipped.step(sequences, outcomes, beta=5.0, temperature=1.0).grad_norm == norm
+    assert clipped.step(sequences, outcomes, Objective(5.0, 1.0)).grad_norm == norm
     assert math.isclose((table(clipped) - before).norm().item(), 1e-3, rel_tol=1e-2)
