@@ -182,9 +182,10 @@ def check_boundary(tokenizer: PreTrainedTokenizerBase, template: CustomTemplate,
     made = custom_without_reasoning(reference, template)
     for begin, end in _encode(tokenizer, made.text)[1]:
         if begin < made.kept < end:
+            token = made.text[begin:end]
             raise Unscorable(
-                f"custom_template.text: the tokenizer makes one token, {made.text[begin:end]!r}, of the end of the "
-                "marker and the beginning of the text; let the text begin with a space, or end the marker earlier"
+                f"options.custom_template.text: the tokenizer makes one token, {token!r}, of the end of the marker and "
+                "the beginning of the text; let the text begin with a space, or end the marker earlier"
             )
 
 
