@@ -15,7 +15,7 @@ import os
 import signal
 from typing import Any, Literal
 
-from guerdon.types import TestVerdict
+from guerdon.types import Compare, TestVerdict
 from guerdon_services.code import codec, compare, programs
 from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, died_of
 from guerdon_services.code.tasks import Plan, Test
@@ -113,18 +113,24 @@ def compared(run: Run, plan: Plan, test: Test) -> TestVerdict:
 
 
 def _compared_value(run: Run, plan: Plan, test: Test) -> TestVerdict:
-    options = plan.compare
     try:
-        value = returned(run)
+        reader = codec.Reader(returned_bytes(run), json_only=True)
+        value = reader.value()
+        arguments: Any = [] if test.expected_arguments is None else reader.value()
+        reader.end()
     except codec.Malformed as error:
         return verdict(run, "RE", str(error))
+    if test.compares_value and not _equal(plan.compare, value, test.expected):
+        if isinstance(value, codec.Opaque):
+            return verdict(run, "WA", f"returned {value.type_name}, which no test can expect")
+        return verdict(run, "WA", f"returned {type(value).__name__}, not the expected value")
+    if not _equal(plan.compare, arguments, test.expected_arguments or []):
+        return verdict(run, "WA", "the arguments are not as expected after the call")
+    return verdict(run, "AC")
+
+
+def _equal(options: Compare, value: Any, expected: Any) -> bool:
     rel, abs = options.rel, options.abs
     if options.mode == "float" and rel is None and abs is None:
         rel, abs = compare.DEFAULT_REL, compare.DEFAULT_ABS
-    if compare.value_matches(
-        value, test.expected, tuple_as_list=bool(options.tuple_as_list), rel=rel, abs=abs
-    ):
-        return verdict(run, "AC")
-    if isinstance(value, codec.Opaque):
-        return verdict(run, "WA", f"returned {value.type_name}, which no test can expect")
-    return verdict(run, "WA", f"returned {type(value).__name__}, not the expected value")
+    return compare.value_matches(value, expected, tuple_as_list=bool(options.tuple_as_list), rel=rel, abs=abs)

@@ -2,8 +2,8 @@
 
 The report pipe carries the `READY` byte that the server's child wrote, then either `COMPILE_ERROR` or `SETUP_ERROR` and
 a message, or the `BEGUN` byte. All of that is written before the program's first instruction. What follows `BEGUN`
-is the program's: `VALUE` and an encoded value (call). A hostile one may write there what it likes: the worst
-it can do is return a value it could have returned.
+is the program's: `VALUE` and an encoded value (call), with the list of arguments as they are then, if asked. A hostile
+one may write there what it likes: the worst it can do is return a value it could have returned.
 
 Kinds: stdio; call; serve, a program that answers the calls of tests elsewhere; assert and unittest, those tests
 (`linked` has both ends).
@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from types import CodeType, ModuleType
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn, NotRequired, TypedDict
 
 from guerdon_services.code import codec, linked
 from guerdon_services.code.sandbox import REPORT_FD
@@ -40,6 +40,8 @@ class Job(TypedDict):
     encoded_arguments: str
     cpu_s: float
     memory_mb: int
+    #: Whether a call also reports its arguments as it left them.
+    report_arguments: NotRequired[bool]
 
 
 def run(job: Job) -> NoReturn:
@@ -138,6 +140,7 @@ def _call(module: ModuleType, code: CodeType, job: Job) -> NoReturn:
     encode, report, end = codec.encode, _report, os._exit
     exit_code = EXIT_EXCEPTION
     try:
+    arguments_too = job.get("report_arguments", False)
         if job["encoded_arguments"]:
             arguments = codec.decode(bytes.fromhex(job["encoded_arguments"]))
         else:
@@ -145,7 +148,7 @@ def _call(module: ModuleType, code: CodeType, job: Job) -> NoReturn:
         exit_code = _execute(module, code)
         if exit_code == 0:
             value = _function(module, job["function"])(*arguments)
-            report(VALUE, encode(value))
+            report(VALUE, encode(value) + (encode(arguments) if arguments_too else b""))
     except MemoryError:
         exit_code = EXIT_MEMORY
     except BaseException:

@@ -313,6 +313,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
 
     def _twice(self, attempt: Callable[[Slot], _Answer]) -> _Answer:
         """Try in one slot and, when that told nothing about the program, once more."""
+            report_arguments=test.expected_arguments is not None,
         with self._borrowed() as slot:
             try:
                 return attempt(slot)

@@ -21,8 +21,10 @@ _QUICK_S = 0.005
 _STDERR_TAIL = 2000
 #: How long the server may take to start or reap a child before it counts as hung itself.
 _PATIENCE_S = 10.0
-#: How often the wall limit may be stretched by time the program waited for a core: then the machine is starved.
+#: How often the wall limit may be stretched by time the program waited for a core, but at least to so many seconds:
+#: then the machine is starved. A program's own clock stands still while it waits, so that patience gains it nothing.
 _STRETCH = 5.0
+_STARVED_S = 60.0
 #: The clocks of a program near its limit are read no more often than this.
 _LOOK_S = 0.02
 
@@ -180,7 +182,7 @@ class Supervision:
         own_s *= 1 - _stolen_share(self._machine, _machine_ticks())
         if cpu_s > limits.cpu_s or own_s >= limits.wall_s:
             self._kill("time")
-        elif wall_s >= _STRETCH * limits.wall_s:
+        elif wall_s >= max(_STARVED_S, _STRETCH * limits.wall_s):
             raise Starved(f"the machine is too busy: {own_s:.1f} s of {limits.wall_s:g} s in {wall_s:.1f} s")
         else:
             left_s = min(limits.wall_s - own_s, limits.cpu_s - cpu_s)

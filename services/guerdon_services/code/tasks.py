@@ -26,6 +26,10 @@ class Test:
     expected: Any
     #: Source of an assert or unittest test.
     source: str = ""
+    #: What the arguments are after the call; None where nobody asks.
+    expected_arguments: list[Any] | None = None
+    #: False where the value that a call returns does not matter.
+    compares_value: bool = True
 
 
 @dataclass(frozen=True)
@@ -124,9 +128,9 @@ def _compare(task: CodeTask) -> Compare:
 
 def _test(name: str, test: CodeTest, kind: str, mode: str) -> Test:
     if kind == "call":
-        if test.args is None:
-            raise Unscorable(f"{name}.args: kind 'call' needs a list of arguments")
-        return Test(b"", json.dumps(test.args), (), test.expected)
+        return _call_test(name, test, mode)
+    if test.expected_args is not None:
+        raise Unscorable(f"{name}.expected_args: only for kind 'call', not {kind!r}")
     if kind in ("assert", "unittest"):
         if not test.test:
             raise Unscorable(f"{name}.test: kind {kind!r} needs the source of the test")
@@ -141,6 +145,24 @@ def _test(name: str, test: CodeTest, kind: str, mode: str) -> Test:
         arguments="",
         outputs=tuple(_text(f"{name}.output", output) for output in outputs),
         expected=test.output,
+    )
+
+
+def _call_test(name: str, test: CodeTest, mode: str) -> Test:
+    if test.args is None:
+        raise Unscorable(f"{name}.args: kind 'call' needs a list of arguments")
+    after = test.expected_args
+    if after is not None and len(after) != len(test.args):
+        raise Unscorable(f"{name}.expected_args: {len(after)} of them, but there are {len(test.args)} args")
+    if after is not None and mode == "checker":
+        raise Unscorable(f"{name}.expected_args: mode 'checker' is given the returned value alone")
+    return Test(
+        stdin=b"",
+        arguments=json.dumps(test.args),
+        outputs=(),
+        expected=test.expected,
+        expected_arguments=after,
+        compares_value=after is None or "expected" in test.model_fields_set,
     )
 
 

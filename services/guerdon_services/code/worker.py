@@ -240,6 +240,9 @@ class Worker:
         for name in ("stdout", "stderr", "report"):
             reader, writer = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(reader, False)
+            if name != "report":
+                # A pipe belongs to who made it; the program, somebody else, may want to open /dev/stdout by name.
+                os.fchmod(writer, 0o622)
             stack.callback(os.close, reader)
             theirs.append(writer)
             ours[reader] = name

@@ -10,6 +10,9 @@ from guerdon.types import CodeTask, CodeTest, Compare, Limits, Result, Sample
 from guerdon_services.code.service import CodeOptions, CodeScorer, CodeSettings
 from guerdon_services.runtime.scorer import ScoreJob
 
+#: Where a test is not about time: no machine is so slow or so busy that a small program needs as much.
+GENEROUS = Limits(cpu_s=20, wall_s=60, memory_mb=256)
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -26,7 +29,7 @@ class Ask:
         self, program: str, stdin: str = "", output: str = "6\n", mode: str = "tokens", **more: Any
     ) -> str:
         """The verdict of one stdio test."""
-        limits = more.pop("limits", Limits(cpu_s=2, wall_s=6, memory_mb=256))
+        limits = more.pop("limits", GENEROUS)
         task = CodeTask(
             kind="stdio",
             tests=[CodeTest(input=stdin, output=output, outputs=more.pop("outputs", []))],
@@ -42,7 +45,20 @@ class Ask:
             function=function,
             tests=[CodeTest(args=args, expected=expected)],
             compare=Compare.model_validate({"mode": "value"} | compare),
-            limits=Limits(cpu_s=2, wall_s=6, memory_mb=256),
+            limits=GENEROUS,
+        )
+        return verdict(self.task(program, task))
+
+    def in_place(
+        self, program: str, args: list[Any], after: list[Any], mode: str = "value", **expected: Any
+    ) -> str:
+        """The verdict of one call test that says what its arguments are afterwards."""
+        task = CodeTask(
+            kind="call",
+            function="f",
+            tests=[CodeTest(args=args, expected_args=after, **expected)],
+            compare=Compare(mode=mode),  # type: ignore[arg-type]
+            limits=GENEROUS,
         )
         return verdict(self.task(program, task))
 
@@ -51,7 +67,7 @@ class Ask:
         task = CodeTask(
             kind=kind,  # type: ignore[arg-type]
             tests=[CodeTest(test=test)],
-            limits=Limits(cpu_s=1, wall_s=2, memory_mb=256),
+            limits=more.pop("limits", GENEROUS),
             **more,
         )
         return verdict(self.task(program, task))

@@ -164,7 +164,8 @@ OVER_THE_LINK = {
 def test_the_link_to_the_tests_takes_nothing_on_trust(
     ask: Any, still_works: Callable[[], None], name: str
 ) -> None:
-    assert ask.asserts(OVER_THE_LINK[name], "assert f(1, 2) == 3") in ("WA", "RE", "TLE")
+    limits = Limits(cpu_s=2, wall_s=2, memory_mb=256)  # one of them sleeps, one never stops
+    assert ask.asserts(OVER_THE_LINK[name], "assert f(1, 2) == 3", limits=limits) in ("WA", "RE", "TLE")
 
 
 RESOURCES = {
@@ -218,9 +219,9 @@ RESOURCES = {
 @pytest.mark.parametrize("name", list(RESOURCES))
 def test_no_program_takes_more_than_its_share(ask: Any, still_works: Callable[[], None], name: str) -> None:
     program, verdicts = RESOURCES[name]
-    # Time runs out only where it is meant to: a slow machine must not end the others first.
-    seconds = 1 if verdicts == {"TLE"} else 20
-    limits = Limits(cpu_s=seconds, wall_s=2 * seconds, memory_mb=128)
+    # Time runs out only where it is meant to: a slow machine must not end the others first, a starved one not give up.
+    cpu_s = 1 if verdicts == {"TLE"} else 20
+    limits = Limits(cpu_s=cpu_s, wall_s=2 if name in ("sleep", "stopped") else 60, memory_mb=128)
     assert ask.stdio(program, output="6\n", limits=limits) in verdicts
 
 

@@ -29,7 +29,7 @@ WRONG = "import time\ndef f(a, b):\n    time.sleep(0.4)\n    return 0"
 ASSERTS = CodeTask(
     kind="assert",
     tests=[CodeTest(test="assert f(1, 2) == 3\nassert f(2, 2) == 4")],
-    limits=Limits(cpu_s=2, wall_s=20),
+    limits=Limits(cpu_s=20, wall_s=60),
 )
 
 
@@ -119,7 +119,9 @@ async def test_a_killed_service_loses_no_request_and_pays_no_reward(
     programs = [
         (f"import time; time.sleep(0.2); print({number % 3})", number % 3 == 1) for number in range(24)
     ]
-    task = CodeTask(kind="stdio", tests=[CodeTest(input="", output="1\n")], limits=Limits(cpu_s=2, wall_s=20))
+    task = CodeTask(
+        kind="stdio", tests=[CodeTest(input="", output="1\n")], limits=Limits(cpu_s=20, wall_s=60)
+    )
     futures: list[asyncio.Future[Any]] = []
     for number, (program, _) in enumerate(programs):
         sample = {"id": str(number), "response": program, "code": task}

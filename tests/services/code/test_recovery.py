@@ -41,7 +41,7 @@ def running_program(scorer: CodeScorer) -> psutil.Process | None:
 
 
 def task(count: int = 1) -> CodeTask:
-    return CodeTask(kind="stdio", tests=[CodeTest(output="6")] * count, limits=Limits(cpu_s=2, wall_s=20))
+    return CodeTask(kind="stdio", tests=[CodeTest(output="6")] * count, limits=Limits(cpu_s=20, wall_s=60))
 
 
 def in_background(action: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -108,6 +108,7 @@ def test_a_starved_program_is_a_timeout_not_a_verdict(ask: Any, monkeypatch: pyt
         return wall_s
 
     monkeypatch.setattr(supervision, "_waited_for_a_core_s", never_on_a_core)
+    monkeypatch.setattr(supervision, "_STARVED_S", 1.5)
     monkeypatch.setattr(supervision, "_STRETCH", 1.5)
     limits = Limits(cpu_s=5, wall_s=1)
     result = ask.task("import time\ntime.sleep(60)", task().model_copy(update={"limits": limits}))
@@ -127,7 +128,7 @@ def test_time_that_the_tests_had_no_core_is_not_the_programs(
 
     monkeypatch.setattr(supervision, "_waited_for_a_core_s", only_the_first_gets_a_core)
     test = "import time\ntime.sleep(2.5)\nassert f(1) == 2"
-    assert ask.asserts("def f(x): return x + 1", test) == "AC"
+    assert ask.asserts("def f(x): return x + 1", test, limits=Limits(cpu_s=20, wall_s=2)) == "AC"
     assert len(asked) == 2
 
 
@@ -142,7 +143,8 @@ def test_no_clock_runs_while_a_server_starts(ask: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(worker.Worker, "start", slow_start)
     for slot in ask.scorer.slots:
         slot.tests.stop()
-    assert ask.asserts("def f(x): return x + 1", "assert f(1) == 2") == "AC"
+    limits = Limits(cpu_s=20, wall_s=2)
+    assert ask.asserts("def f(x): return x + 1", "assert f(1) == 2", limits=limits) == "AC"
 
 
 def test_a_busy_machine_stretches_the_wall_limit(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:

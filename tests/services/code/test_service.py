@@ -114,6 +114,75 @@ def test_checker_of_a_call_sees_arguments_and_value(ask: Any) -> None:
     assert ask.call("def f(x): return x[1:]", [[1, 2]], [1, 2], mode="checker", checker=checker) == "WA"
 
 
+IN_PLACE: dict[str, tuple[str, list[Any], list[Any], str]] = {
+    "sorts": ("def f(x): x.sort()", [[2, 1]], [[1, 2]], "AC"),
+    "returns what it should have changed": ("def f(x): return sorted(x)", [[2, 1]], [[1, 2]], "WA"),
+    "changes too little": ("def f(x): x[0] = 1", [[2, 1]], [[1, 2]], "WA"),
+    "changes what it should not": ("def f(x, y): x.sort(); y.clear()", [[2, 1], [3]], [[1, 2], [3]], "WA"),
+    "an item within": ("def f(x): x[0][0] = 1", [[[2], 1]], [[[1], 1]], "AC"),
+    "an object": ("def f(x): x['a'] = [1]", [{"b": 2}], [{"b": 2, "a": [1]}], "AC"),
+    "a name of its own": ("def f(x): x = [1, 2]", [[2, 1]], [[1, 2]], "WA"),
+    "a slice": ("def f(x): x[:] = x[::-1]", [[2, 1]], [[1, 2]], "AC"),
+    "one list in another": ("def f(x, y): x.append(y); y.append(1)", [[], []], [[[1]], [1]], "AC"),
+    "True for 1": ("def f(x): x[:] = [True, 2]", [[2, 1]], [[1, 2]], "WA"),
+    "a method": ("class Solution:\n    def f(self, x): x.sort()", [[2, 1]], [[1, 2]], "AC"),
+    "fails afterwards": ("def f(x): x.sort(); 1 / 0", [[2, 1]], [[1, 2]], "RE"),
+    "leaves afterwards": ("import os\ndef f(x): x.sort(); os._exit(0)", [[2, 1]], [[1, 2]], "RE"),
+    "puts it into itself": ("def f(x): x[:] = [x]", [[2, 1]], [[1, 2]], "RE"),
+    "an integer that is equal to everything": (
+        "class I(int):\n    def __eq__(self, other): return True\ndef f(x): x[:] = [I(0), I(0)]",
+        [[2, 1]],
+        [[1, 2]],
+        "WA",
+    ),
+    "an object that is equal to everything": (
+        "class E:\n    def __eq__(self, other): return True\ndef f(x): x[:] = [E(), E()]",
+        [[2, 1]],
+        [[1, 2]],
+        "WA",
+    ),
+    "other builtins": (
+        "import builtins\nbuiltins.len = builtins.list = builtins.iter = lambda *a: [[1, 2]]\ndef f(x): pass",
+        [[2, 1]],
+        [[1, 2]],
+        "RE",
+    ),
+    "one argument more, in the caller's frame": (
+        "import sys\ndef f(x):\n    x.sort()\n    sys._getframe(1).f_locals['arguments'].append(3)",
+        [[2, 1]],
+        [[1, 2]],
+        "WA",
+    ),
+    "other arguments written down before": (
+        "import os\ndef f(x): os.write(3, b'VNl' + (0).to_bytes(8, 'little'))",
+        [[2, 1]],
+        [[1, 2]],
+        "RE",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_arguments_are_compared_after_the_call(ask: Any, name: str) -> None:
+    program, arguments, after, expected = IN_PLACE[name]
+    assert ask.in_place(program, arguments, after) == expected
+
+
+def test_what_a_call_returns_counts_beside_its_arguments_if_given(ask: Any) -> None:
+    program = "def f(x):\n    x.sort()\n    return x[0]"
+
+    def judged(code: str, **expected: Any) -> str:
+        return ask.in_place(code, [[2.5, 1.5]], [[1.5, 2.5]], "float", **expected)
+
+    assert judged(program) == "AC"
+    assert judged(program, expected=1.5) == "AC"
+    assert judged(program, expected=2.5) == "WA"
+    assert judged(program, expected=None) == "WA"
+    assert judged("def f(x): x[:] = [1.5, 2.5000000001]", expected=None) == "AC"
+    assert judged("def f(x): x[:] = [1.5, 2.6]", expected=None) == "WA"
+    assert judged("def f(x): return 1.5", expected=1.5) == "WA"
+
+
 ASSERTS = [
     ("def f(x): return x + 1", "assert f(1) == 2", "assert", "AC"),
     ("def f(x): return x + 1", "assert f(1) == 3", "assert", "WA"),
@@ -177,10 +246,39 @@ def test_asserts_use_the_named_function_and_the_setup(ask: Any) -> None:
     assert ask.asserts("def g(x): return x", test, function="g", setup=setup) == "WA"
 
 
+NAMED_STREAMS = [
+    ("print(sum(map(int, open('/dev/stdin').read().split())))", "AC"),
+    ("print(sum(map(int, open('/proc/self/fd/0', 'rb').read().split())))", "AC"),
+    ("print(sum(map(int, open(0).read().split())))", "AC"),
+    ("import sys\nsys.stdin = open(0)\nprint(sum(map(int, input().split())))", "AC"),
+    ("import sys\nsys.stdin = open('/dev/stdin')\nprint(sum(map(int, input().split())))", "AC"),
+    ("import io, os\nread = io.BytesIO(os.read(0, os.fstat(0).st_size)).readline\n"
+     "print(sum(map(int, read().split())))", "AC"),
+    ("import mmap\nprint(sum(map(int, mmap.mmap(0, 0, access=mmap.ACCESS_READ).read().split())))", "AC"),
+    ("import os\nprint(sum(map(int, os.fdopen(os.dup(0)).read().split())))", "AC"),
+    ("import fileinput\nprint(sum(int(word) for line in fileinput.input() for word in line.split()))", "AC"),
+    ("import numpy\nprint(int(numpy.loadtxt('/dev/stdin').sum()))", "AC"),
+    ("import os, sys\nif os.path.exists('input.txt'): sys.stdin = open('input.txt')\n"
+     "print(sum(map(int, input().split())))", "AC"),
+    ("open('/dev/stdout', 'w').write('6')", "AC"),
+    ("import sys\nsys.stdout = open('/dev/fd/1', 'w')\nprint(6)", "AC"),
+    ("import sys\nsys.stdout = open(1, 'w')\nprint(6)", "AC"),
+    ("import sys\nprint('noise', file=open('/dev/stderr', 'w'))\nprint(6)", "AC"),
+    ("print(6)\nopen('/dev/stdin', 'r+b', 0).write(b'7')", "RE"),
+    ("print(6)\nopen('/dev/tty').read()", "RE"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "verdict"), NAMED_STREAMS)
+def test_streams_by_name_and_by_number(ask: Any, program: str, verdict: str) -> None:
+    if "numpy" in program:
+        pytest.importorskip("numpy")
+    assert ask.stdio(program, "1 2 3\n") == verdict
+
+
 def test_time_limits(ask: Any) -> None:
-    short = Limits(cpu_s=1, wall_s=2)
-    assert ask.stdio("while True: pass", limits=short) == "TLE"
-    assert ask.stdio("import time; time.sleep(60)", limits=short) == "TLE"
+    assert ask.stdio("while True: pass", limits=Limits(cpu_s=1, wall_s=60)) == "TLE"
+    assert ask.stdio("import time; time.sleep(60)", limits=Limits(cpu_s=20, wall_s=1)) == "TLE"
 
 
 def test_output_limit(ask: Any) -> None:
@@ -252,6 +350,31 @@ CALL = [CodeTest(args=[1], expected=1)]
         ("x", CodeTask(kind="call", tests=CALL), "code.function:"),
         ("x", CodeTask(kind="assert", tests=ONE), "code.tests[0].test:"),
         ("x", CodeTask(kind="call", tests=ONE, function="f"), "code.tests[0].args:"),
+        (
+            "x",
+            CodeTask(kind="call", tests=[CodeTest(args=[1], expected_args=[])], function="f"),
+            "code.tests[0].expected_args:",
+        ),
+        (
+            "x",
+            CodeTask(
+                kind="call",
+                tests=[CodeTest(args=[1], expected_args=[1])],
+                function="f",
+                compare=Compare(mode="checker", checker="def check(i, o, e): return True"),
+            ),
+            "code.tests[0].expected_args:",
+        ),
+        (
+            "x",
+            CodeTask(kind="stdio", tests=[CodeTest(input="", output="", expected_args=[])]),
+            "code.tests[0].expected_args:",
+        ),
+        (
+            "x",
+            CodeTask(kind="assert", tests=[CodeTest(test="assert f()", expected_args=[])]),
+            "code.tests[0].expected_args:",
+        ),
         (
             "x",
             CodeTask(kind="call", tests=CALL, function="f", compare=Compare(mode="tokens")),
