@@ -138,9 +138,9 @@ def _finish(exit_code: int) -> NoReturn:
 
 def _call(module: ModuleType, code: CodeType, job: Job) -> NoReturn:
     encode, report, end = codec.encode, _report, os._exit
+    arguments_too = job.get("report_arguments", False)
     exit_code = EXIT_EXCEPTION
     try:
-    arguments_too = job.get("report_arguments", False)
         if job["encoded_arguments"]:
             arguments = codec.decode(bytes.fromhex(job["encoded_arguments"]))
         else:

@@ -307,13 +307,13 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
             encoded_arguments="",
             cpu_s=plan.limits.cpu_s,
             memory_mb=plan.limits.memory_mb,
+            report_arguments=test.expected_arguments is not None,
         )
         run = slot.program.fit(program, plan.setup).run(job, test.stdin, plan.limits)
         return run, judge.failure(run, plan.limits)
 
     def _twice(self, attempt: Callable[[Slot], _Answer]) -> _Answer:
         """Try in one slot and, when that told nothing about the program, once more."""
-            report_arguments=test.expected_arguments is not None,
         with self._borrowed() as slot:
             try:
                 return attempt(slot)
