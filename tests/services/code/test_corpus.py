@@ -25,6 +25,8 @@ SECRET = "guerdon-secret-value"
 
 Row = dict[str, Any]
 
+pytestmark = pytest.mark.timeout(1860 if FULL else 600)
+
 
 def rows(name: str) -> list[Row]:
     path = SHARED / "cases" / "code" / f"{name}.jsonl"

@@ -329,7 +329,7 @@ def test_nothing_is_left_on_the_machine(ask: Any) -> None:
     assert run_all() == run_all()
     children = {child.pid for child in psutil.Process().children(recursive=True)}
     assert not {pid for pid in children if psutil.Process(pid).ppid() in servers}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(os.listdir(worker.folder) for worker in ask.scorer.workers if worker.folder.exists()):
         assert time.monotonic() < deadline
     assert not Path("/tmp/guerdon-hostile").exists()

@@ -33,7 +33,7 @@ ASSERTS = CodeTask(
 )
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def wait_for(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
     """What `condition` gives once it gives something true."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -66,7 +66,7 @@ def test_a_side_killed_under_asserts_costs_a_retry(
     process = wait_for(lambda: both_run(ask))[side]
     with contextlib.suppress(psutil.NoSuchProcess):
         os.kill(process.ppid() if victim == "server" else process.pid, signal.SIGKILL)
-    thread.join(60)
+    thread.join(120)
     [result] = results
     assert (result.status, result.value) == (Status.OK, value)
     wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
@@ -112,6 +112,7 @@ def services(redis_url: str) -> Iterator[Callable[[], Service]]:
         wait_for(lambda: not os.listdir(folder))
 
 
+@pytest.mark.timeout(900)  # three services start, one after the other
 async def test_a_killed_service_loses_no_request_and_pays_no_reward(
     redis_url: str, services: Callable[[], Service]
 ) -> None:
@@ -129,13 +130,13 @@ async def test_a_killed_service_loses_no_request_and_pays_no_reward(
         futures.append(await producer.submit("score", codec.encode(request)))
     for killed in range(2):
         service = services()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while sum(future.done() for future in futures) < 4 * (killed + 1):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
         await asyncio.to_thread(service.kill)
     services()
-    replies = await asyncio.wait_for(asyncio.gather(*futures), 90)
+    replies = await asyncio.wait_for(asyncio.gather(*futures), 240)
     await producer.close()
     results = [codec.decode(Result, reply.body) for reply in replies]
     assert [result.id for result in results] == [str(number) for number in range(len(programs))]

@@ -402,7 +402,7 @@ def test_nothing_stays_on_the_machine(ask: Any) -> None:
     servers = {slot.native.server_pid for slot in ask.scorer.slots} - {None}
     assert servers
     assert not [child for pid in servers for child in psutil.Process(pid).children(recursive=True)]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(os.listdir(slot.native.scratch) for slot in ask.scorer.slots if slot.native.scratch):
         assert time.monotonic() < deadline
 

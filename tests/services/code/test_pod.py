@@ -35,6 +35,7 @@ PLACES = {
 WALLED = ["pod", "host as a user"]
 
 pytestmark = [
+    pytest.mark.timeout(1860 if FULL else 900),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
     pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock"),
 ]
@@ -136,7 +137,7 @@ def run(place: str, samples: list[dict[str, Any]]) -> dict[str, Any]:
             input=json.dumps(work),
             capture_output=True,
             text=True,
-            timeout=1800 if FULL else 240,
+            timeout=1800 if FULL else 840,
             check=False,
         )
     assert process.stdout, process.stderr[-2000:]

@@ -22,7 +22,7 @@ from guerdon_services.code.supervision import Infrastructure, Starved
 SLOW = "import time\ntime.sleep(0.5)\nprint(6)"
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def wait_for(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
     """What `condition` gives once it gives something true."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -54,10 +54,18 @@ def in_background(action: Callable[[], Any]) -> tuple[threading.Thread, list[Any
 
 @pytest.mark.parametrize("victim", ["server", "program"])
 def test_sigkill_costs_a_retry(ask: Any, victim: str) -> None:
-    thread, results = in_background(lambda: ask.task(SLOW, task(3)))
-    program = wait_for(lambda: running_program(ask.scorer))
-    os.kill(program.ppid() if victim == "server" else program.pid, signal.SIGKILL)
-    thread.join(60)
+    thread, results = in_background(lambda: ask.task(SLOW, task(5)))
+
+    def killed() -> psutil.Process | None:
+        """One that was found may have ended before it could be killed; others follow."""
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if program := running_program(ask.scorer):
+                os.kill(program.ppid() if victim == "server" else program.pid, signal.SIGKILL)
+                return program
+        return None
+
+    program = wait_for(killed)
+    thread.join(120)
     assert (results[0].status, results[0].value) == (Status.OK, 1.0)
     wait_for(lambda: not program.is_running() or program.status() == psutil.STATUS_ZOMBIE)
 
@@ -88,7 +96,7 @@ def test_killed_again_and_again_is_an_internal_error(ask: Any) -> None:
 
 
 def test_a_stopped_server_is_replaced(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(supervision, "_PATIENCE_S", 4.0)
     stopped = [each.server_pid for each in ask.scorer.workers if each.server_pid]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -120,16 +128,18 @@ def test_time_that_the_tests_had_no_core_is_not_the_programs(
     ask: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tests wait for a core, the program for the tests: its wall limit must not strike."""
-    asked: set[int] = set()
+    asked: dict[int, bool] = {}
 
-    def only_the_first_gets_a_core(pid: int, wall_s: float) -> float:
-        asked.add(pid)
-        return 0.0 if pid == min(asked) else wall_s
+    def only_the_program_gets_a_core(pid: int, wall_s: float) -> float:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            servers = {slot.program.server_pid for slot in ask.scorer.slots}
+            asked.setdefault(pid, psutil.Process(pid).ppid() in servers)
+        return 0.0 if asked.get(pid) else 2 * wall_s
 
-    monkeypatch.setattr(supervision, "_waited_for_a_core_s", only_the_first_gets_a_core)
+    monkeypatch.setattr(supervision, "_waited_for_a_core_s", only_the_program_gets_a_core)
     test = "import time\ntime.sleep(2.5)\nassert f(1) == 2"
     assert ask.asserts("def f(x): return x + 1", test, limits=Limits(cpu_s=20, wall_s=2)) == "AC"
-    assert len(asked) == 2
+    assert sorted(asked.values()) == [False, True]
 
 
 def test_no_clock_runs_while_a_server_starts(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,18 +147,18 @@ def test_no_clock_runs_while_a_server_starts(ask: Any, monkeypatch: pytest.Monke
     start = worker.Worker.start
 
     def slow_start(self: worker.Worker) -> Any:
-        time.sleep(2.5)
+        time.sleep(4)
         return start(self)
 
     monkeypatch.setattr(worker.Worker, "start", slow_start)
     for slot in ask.scorer.slots:
         slot.tests.stop()
-    limits = Limits(cpu_s=20, wall_s=2)
+    limits = Limits(cpu_s=20, wall_s=3)
     assert ask.asserts("def f(x): return x + 1", "assert f(1) == 2", limits=limits) == "AC"
 
 
 def test_a_busy_machine_stretches_the_wall_limit(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "_waited_for_a_core_s", lambda pid, wall_s: wall_s / 2)
+    monkeypatch.setattr(supervision, "_waited_for_a_core_s", lambda pid, wall_s: 0.9 * wall_s)
     limits = Limits(cpu_s=5, wall_s=1)
     result = ask.task("import time\ntime.sleep(1.2)\nprint(6)", task().model_copy(update={"limits": limits}))
     assert result.value == 1.0
