@@ -166,7 +166,8 @@ class AsyncClient:
 
         async def attempt(left_s: float) -> VersionsResponse:
             # The service gives up a little earlier, so that its own words arrive: which version it is at.
-            request = _built(VersionsRequest, wait_for=version, timeout_s=0.95 * left_s)
+            least_s = left_s - min(1.0, left_s / 4)
+            request = _built(VersionsRequest, wait_for=version, timeout_s=least_s)
             return await self._transport.call("versions", request, VersionsResponse, left_s)
 
         response = await self._attempts(attempt, timeout_s).run()

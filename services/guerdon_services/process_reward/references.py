@@ -49,7 +49,7 @@ class FollowedPolicy:
         ValueError: the policy's vocabulary is not the PRM's, so their log-probs cannot be compared.
     """
 
-    def __init__(self, prm: LanguageModel, folder: Path, weights_dir: Path, *, device: str) -> None:
+    def __init__(self, prm: LanguageModel, folder: Path, weights_dir: Path | str, *, device: str) -> None:
         self._followed = FollowedModel(folder, weights_dir, device=device)
         self._followed.model.requires_grad_(False)
         policy = self._followed.language_model

@@ -52,14 +52,18 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
 
     def __init__(self, settings: ProcessRewardSettings) -> None:
         super().__init__(settings)
-        self.batching = Batching(max_items=64, max_tokens=settings.max_tokens, concurrency=1)
+        self.batching = Batching(
+            max_items=64, max_tokens=settings.max_tokens, concurrency=1, whole_requests=True
+        )
 
     def open(self) -> None:
         """Load reference and PRM; resume from the latest published version, or publish version 0."""
         settings = self.settings
         models.set_threads(settings.threads)
         torch.manual_seed(settings.seed)
-        self._store = VersionStore(settings.weights_dir, keep_last=settings.keep_last)
+        self._store = VersionStore(
+            settings.weights_dir, keep_last=settings.keep_last, mirror_url=settings.mirror_url
+        )
         self._trained = models.load(settings.model, device=settings.device)
         self._rewards = Rewards(self._trained, beta=settings.beta, chat_template=settings.chat_template)
         self._read, self._save = models.read_weights, save_weights
@@ -106,7 +110,8 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
     def details(self) -> dict[str, str]:
         """Where model and versions lie, and what it learns with."""
         settings = self.settings
-        return {
+        mirror = {"mirror": self._store.mirrored} if settings.mirror_url else {}
+        return mirror | {
             "model": str(settings.model),
             "weights_dir": str(settings.weights_dir),
             "beta": str(settings.beta),
@@ -178,7 +183,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
             groups=[item.group for item in labelled],
             lr=self._lr(before),
         )
-        self._version = before + 1
+        after = before + 1
         ratios = step.log_ratios
         if request.order == "before":
             ratios = self._prm.log_ratios(
@@ -186,17 +191,18 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
                 temperature=options.temperature,
                 references=step.references,
             )
-        scored_by = self._version if request.order == "before" else before
+        scored_by = after if request.order == "before" else before
         versions = Versions(scored_by, self._reference.version)
         response = UpdateResponse(
             request_id=request.request_id,
             status=Status.OK,
             results=self._results(request, options, prepared, labelled, ratios, versions),
             version_before=before,
-            version_after=self._version,
+            version_after=after,
             metrics=self._metrics(step, labelled, options) | {"lr": self._lr(before)},
         )
-        self._publish(self._version, (request, response))
+        self._publish(after, (request, response))
+        self._version = after  # not before it is durable: whoever waits for a version may rely on it
         return response
 
     def _lr(self, version: int) -> float:

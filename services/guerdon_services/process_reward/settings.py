@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from guerdon.functional import PairWeights
+from guerdon_services.models import WeightsLocation
 from guerdon_services.process_reward.schedule import Schedule
 from guerdon_services.runtime.scorer import ScorerOptions, ScorerSettings
 from guerdon_services.scoring import Temperature
@@ -21,6 +22,8 @@ class ProcessRewardSettings(ScorerSettings):
     model: Path
     #: Weights folder: every version is published here, and a restarted service resumes from its latest one.
     weights_dir: Path
+    #: URL (s3://bucket/prm, file:///shared/prm) that every version is uploaded to, for replicas elsewhere.
+    mirror_url: Annotated[str, Field(pattern="^[a-z0-9+]+://")] | None = None
     beta: Beta = 0.05
     lr: Annotated[float, Field(gt=0)] = 1e-6
     #: constant, linear or cosine: how the learning rate goes on after `warmup_updates`, in which it rises from 0.
@@ -34,7 +37,7 @@ class ProcessRewardSettings(ScorerSettings):
     #: frozen: compare with the initial model. policy: with the policy's newest weights in `policy_weights_dir`.
     reference: Literal["frozen", "policy"] = "frozen"
     #: Weights folder that the trainer publishes its policy to; the initial model until there is a version.
-    policy_weights_dir: Path | None = None
+    policy_weights_dir: WeightsLocation | None = None
     #: Train adapters of this rank (LoRA) and share their base with the frozen reference; 0 trains all weights.
     lora_rank: Annotated[int, Field(ge=0, le=1024)] = 0
     #: The adapters' output is scaled by lora_alpha / lora_rank.
@@ -61,6 +64,30 @@ class ProcessRewardSettings(ScorerSettings):
                 raise ValueError("schedule_updates: a constant learning rate has no end")
         elif self.schedule_updates is None or self.schedule_updates <= self.warmup_updates:
             raise ValueError(f"schedule_updates: {self.lr_schedule} needs one above warmup_updates")
+        return self
+
+
+class ReplicaSettings(ScorerSettings):
+    """Start-up settings of a scoring replica; those that the learner has too must be the learner's."""
+
+    #: Hugging Face folder that the learner started from: the frozen reference, and version 0.
+    model: Path
+    #: The learner's weights folder, or the URL that it uploads to.
+    weights_dir: WeightsLocation
+    #: How long a request that asks for a newer version waits for it before it is `unavailable`.
+    version_wait_s: Annotated[float, Field(ge=0)] = 2.0
+    beta: Beta = 0.05
+    reference: Literal["frozen", "policy"] = "frozen"
+    policy_weights_dir: WeightsLocation | None = None
+    max_tokens: Annotated[int, Field(ge=1)] = 16_384
+    threads: Annotated[int, Field(ge=1)] = 1
+    device: str = "cpu"
+    chat_template: str | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.reference == "policy") != (self.policy_weights_dir is not None):
+            raise ValueError("policy_weights_dir: give it exactly when reference is policy")
         return self
 
 

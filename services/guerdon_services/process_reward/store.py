@@ -6,6 +6,9 @@
                   response.json   the answer to the last of them (absent in version 0)
     .lock         held by the one learner that writes here
 
+With a mirror, models and tokenizers also go to a URL (`guerdon.mirrors`), in the background: an update is done when
+it is in the folder, whatever becomes of the mirror.
+
 A version is complete or absent (`guerdon.weights`), so a learner killed at any instant restarts with the old
 version or with the new one and its answer. Versions newer than `LATEST` belong to a past that was left.
 """
@@ -26,11 +29,14 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from guerdon import weights
+from guerdon.mirrors import Mirror
 from guerdon.types import UpdateRequest, UpdateResponse
 from guerdon_services.models import read_weights
 from guerdon_services.runtime.scorer import NotReady
 
 _OPTIMIZER, _UPDATES, _RESPONSE = "optimizer.pt", "updates.json", "response.json"
+#: What only the learner needs; all of `lora.Adapters` is in the merged weights.
+_OWN = (_OPTIMIZER, _UPDATES, _RESPONSE, "adapters.pt")
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ def save_weights(model: PreTrainedModel, folder: Path) -> None:
 class VersionStore:
     """Writes and reads the versions of one learner; only one process can hold it."""
 
-    def __init__(self, folder: Path, *, keep_last: int) -> None:
+    def __init__(self, folder: Path, *, keep_last: int, mirror_url: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._keep_last = keep_last
@@ -64,10 +70,18 @@ class VersionStore:
             shutil.rmtree(leftover)
         self._drop_after_latest()
         self.applied = self._read_applied()
+        self._mirror = Mirror(folder, mirror_url, keep_last=keep_last, leave_out=_OWN) if mirror_url else None
 
     def close(self) -> None:
         """Let another learner have the folder."""
+        if self._mirror is not None:
+            self._mirror.close()
         os.close(self._lock)
+
+    @property
+    def mirrored(self) -> str:
+        """How far the mirror is, in words; empty without one."""
+        return self._mirror.state if self._mirror is not None else ""
 
     @property
     def current(self) -> weights.Published | None:
@@ -112,7 +126,10 @@ class VersionStore:
             if update is not None:
                 (path / _RESPONSE).write_text(update[1].model_dump_json())
 
-        weights.publish(self.folder, version, write, keep_last=self._keep_last)
+        try:
+            weights.publish(self.folder, version, write, keep_last=self._keep_last)
+        finally:
+            self._notify()  # also after a version was published and an old one could not be removed
         self.applied = applied
 
     def restore(
@@ -142,6 +159,11 @@ class VersionStore:
         """Make a kept version the latest, for `restore`, and drop the newer ones: they will be made anew."""
         weights.set_latest(self.folder, version)
         self._drop_after_latest()
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._mirror is not None:
+            self._mirror.notify()
 
     def _drop_after_latest(self) -> None:
         current = self.current

@@ -1,20 +1,21 @@
 """The micro-batcher: items of many requests become few calls of the service, in threads.
 
-A `Lane` owns the threads of one service and decides who runs next. A `Batcher` is the waiting line of one
-operation (score, generate or update). All state lives on the event loop, so nothing here needs a lock.
+A `Batcher` is the waiting line of one operation (score, generate or update); the `Lane` of its service decides who
+runs next. All state lives on the event loop, so nothing here needs a lock.
 """
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import takewhile
+from typing import Generic, TypeVar
 
 import structlog
 
 from guerdon.types import Status
+from guerdon_services.runtime.lane import Lane
 from guerdon_services.runtime.metrics import OperationMetrics
 from guerdon_services.runtime.scorer import Batching, NotReady, Unscorable
 from guerdon_services.runtime.submission import Failure, Outcome, Submission
@@ -24,8 +25,6 @@ ResultT = TypeVar("ResultT")
 
 log = structlog.get_logger(__name__)
 
-#: Timers of uvloop tick in milliseconds: a batch due within this many seconds is due.
-_TIMER_SLACK_S = 0.0005
 #: Weight of the newest batch in the running estimate of items per second.
 _RATE_WEIGHT = 0.2
 #: An item that waits for something to come is tried again after so many seconds.
@@ -48,89 +47,13 @@ class _Ran(Generic[ResultT]):
     model_version: int | None
 
 
-class Lane:
-    """The threads of one service. At most `workers` batches run at a time, whatever their operation."""
-
-    def __init__(self, workers: int, name: str) -> None:
-        self.executor = ThreadPoolExecutor(workers, thread_name_prefix=name)
-        self._free = workers
-        self._workers = workers
-        self._batchers: list[Batcher[Any, Any]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._paused = True
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def attach(self, batcher: "Batcher[Any, Any]") -> None:
-        """Let `batcher` run its batches here."""
-        self._batchers.append(batcher)
-
-    async def call(self, function: Callable[[], Any]) -> Any:
-        """Run `function` in one of the threads, outside any batch."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, function)
-
-    def start(self) -> None:
-        """Begin to run batches; until then items wait."""
-        self._paused = False
-        self.pump()
-
-    def pump(self) -> None:
-        """Start every batch that may start now; arm a timer for the next one otherwise."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._free and not self._paused:
-            due = [(at, order) for order, line in enumerate(self._batchers) if (at := line.due()) is not None]
-            if not due:
-                break
-            at, order = min(due)
-            delay = at - time.monotonic()
-            if delay > _TIMER_SLACK_S:
-                self._timer = asyncio.get_running_loop().call_later(delay, self.pump)
-                break
-            self._start(self._batchers[order])
-        if self.busy:
-            self._idle.clear()
-        else:
-            self._idle.set()
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything runs or waits."""
-        return self._free < self._workers or any(batcher.waiting for batcher in self._batchers)
-
-    async def idle(self) -> None:
-        """Return when nothing runs and nothing waits."""
-        while self.busy:
-            self._idle.clear()
-            await self._idle.wait()
-
-    def stop(self) -> None:
-        """Let no new batch start; the threads end with their batches."""
-        self._paused = True
-        self.executor.shutdown(wait=False, cancel_futures=True)
-
-    def _start(self, batcher: "Batcher[Any, Any]") -> None:
-        self._free -= 1
-        task = asyncio.get_running_loop().create_task(batcher.run(batcher.take()))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._free += 1
-        self.pump()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("batcher failed", exc_info=error)
-
-
 class Batcher(Generic[JobT, ResultT]):
     """The waiting line of one operation.
 
     `operation` runs in a thread of `lane` with at most `limits().max_items` jobs and returns one result per
     job; `version` is read in the same thread right after it. An item whose job, result and seconds in line
-    `again` says yes to stands in line once more a moment later; meanwhile others run.
+    `again` says yes to stands in line once more a moment later; meanwhile others run. `refresh` is called in
+    the thread before each batch that continues no request.
     """
 
     def __init__(
@@ -143,6 +66,7 @@ class Batcher(Generic[JobT, ResultT]):
         version: Callable[[], int | None],
         metrics: OperationMetrics,
         again: Callable[[JobT, ResultT, float], bool] = lambda job, result, waited_s: False,
+        refresh: Callable[[], None] = lambda: None,
     ) -> None:
         self._operation = operation
         self._result_type = result_type
@@ -151,6 +75,9 @@ class Batcher(Generic[JobT, ResultT]):
         self._version = version
         self._metrics = metrics
         self._again = again
+        self._refresh = refresh
+        #: Requests with both answered and unanswered items, where they are kept whole.
+        self._begun: set[Submission[ResultT]] = set()
         self._line: deque[_Item[JobT, ResultT]] = deque()
         self._live: set[Submission[ResultT]] = set()
         self._reserved = 0
@@ -211,6 +138,12 @@ class Batcher(Generic[JobT, ResultT]):
             return head.admitted
         return head.admitted + limits.max_wait_ms / 1000
 
+    @property
+    def half_done(self) -> bool:
+        """Whether a request that is to be kept whole has some of its answers, and waits for others."""
+        self._begun = {submission for submission in self._begun if not submission.done}
+        return bool(self._begun)
+
     def take(self) -> list[_Item[JobT, ResultT]]:
         """The next batch; its items count as started."""
         limits, batch, tokens = self._limits(), list[_Item[JobT, ResultT]](), 0
@@ -218,6 +151,11 @@ class Batcher(Generic[JobT, ResultT]):
             item = self._line[0]
             if item.waiting and batch and tokens + item.tokens > limits.max_tokens:
                 break
+            if limits.whole_requests and batch and item.submission is not batch[-1].submission:
+                rest = list(takewhile(lambda one, whole=item.submission: one.submission is whole, self._line))
+                more = sum(one.tokens for one in rest if one.waiting)
+                if len(batch) + len(rest) > limits.max_items or tokens + more > limits.max_tokens:
+                    break
             self._line.popleft()
             if item.waiting:
                 item.waiting = False
@@ -229,11 +167,11 @@ class Batcher(Generic[JobT, ResultT]):
         self._metrics.pending.set(self.waiting)
         return batch
 
-    async def run(self, batch: list[_Item[JobT, ResultT]]) -> None:
-        """Run one batch in a thread and resolve its items."""
+    async def run(self, batch: list[_Item[JobT, ResultT]], *, fresh: bool = True) -> None:
+        """Run one batch in a thread and resolve its items; a `fresh` one continues no request."""
         self._metrics.inflight.inc()
         try:
-            await self._run(batch)
+            await self._run(batch, self._refresh if fresh else None)
         except Exception as error:
             # A mistake of the runtime's own: whoever waits for these items must not wait for ever.
             failure = Failure(Status.INTERNAL_ERROR, f"the runtime failed: {_describe(error)}")
@@ -249,11 +187,13 @@ class Batcher(Generic[JobT, ResultT]):
             for index in range(submission.count):
                 submission.resolve(index, Outcome(failure))
 
-    async def _run(self, batch: list[_Item[JobT, ResultT]]) -> None:
+    async def _run(
+        self, batch: list[_Item[JobT, ResultT]], refresh: Callable[[], None] | None = None
+    ) -> None:
         started = time.monotonic()
         jobs = [item.job for item in batch]
         loop = asyncio.get_running_loop()
-        ran = await loop.run_in_executor(self._lane.executor, self._call, jobs)
+        ran = await loop.run_in_executor(self._lane.executor, self._call, jobs, refresh)
         exec_s = time.monotonic() - started
         if isinstance(ran, BaseException) and not isinstance(ran, NotReady) and len(batch) > 1:
             self._measure(len(batch), exec_s)
@@ -265,21 +205,26 @@ class Batcher(Generic[JobT, ResultT]):
             return
         values = self._failures(ran, len(batch)) if isinstance(ran, BaseException) else ran.results
         version = None if isinstance(ran, BaseException) else ran.model_version
-        answered = 0
+        answered, parked = 0, list[_Item[JobT, ResultT]]()
         for item, value in zip(batch, values, strict=True):
             queue_s = started - item.admitted
             if not isinstance(value, Failure) and self._again(item.job, value, queue_s):
-                self._park(item)
+                parked.append(item)
                 continue
             answered += 1
+            if self._limits().whole_requests:
+                self._begun.add(item.submission)
             self._metrics.queue_seconds.observe(queue_s)
             item.submission.resolve(item.index, Outcome(value, queue_s * 1000, exec_s * 1000, version))
+        self._park([item for item in parked if not item.submission.resolved(item.index)])
         if answered:  # a look that answered nobody says nothing about speed
             self._measure(answered, exec_s)
 
-    def _call(self, jobs: list[JobT]) -> _Ran[ResultT] | BaseException:
+    def _call(self, jobs: list[JobT], refresh: Callable[[], None] | None) -> _Ran[ResultT] | BaseException:
         # Runs in a thread. BaseException: a library's SystemExit must cost its items, not the process.
         try:
+            if refresh is not None:
+                refresh()
             results = self._operation(jobs)
             if len(results) != len(jobs):
                 return _WrongResults(f"the service returned {len(results)} results for {len(jobs)} items")
@@ -330,17 +275,19 @@ class Batcher(Generic[JobT, ResultT]):
             timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), expire)
         submission.on_end(end)
 
-    def _park(self, item: _Item[JobT, ResultT]) -> None:
-        if item.submission.resolved(item.index):
+    def _park(self, items: list[_Item[JobT, ResultT]]) -> None:
+        if not items:
             return
-        item.waiting = True
-        self._queued += 1
-        self._queued_tokens += item.tokens
+        for item in items:
+            item.waiting = True
+        self._queued += len(items)
+        self._queued_tokens += sum(item.tokens for item in items)
         self._metrics.pending.set(self.waiting)
-        asyncio.get_running_loop().call_later(_AGAIN_S, self._rejoin, item)
+        # Together, so that the items of one request meet the same weights.
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._rejoin, items)
 
-    def _rejoin(self, item: _Item[JobT, ResultT]) -> None:
-        self._line.append(item)
+    def _rejoin(self, items: list[_Item[JobT, ResultT]]) -> None:
+        self._line.extend(items)
         self._lane.pump()
 
     def _leave(self, item: _Item[JobT, ResultT]) -> bool:

@@ -20,10 +20,12 @@ from guerdon.types import (
     Status,
     UpdateRequest,
     UpdateResponse,
+    VersionsRequest,
     VersionsResponse,
 )
-from guerdon_services.runtime import stamping
-from guerdon_services.runtime.batcher import Batcher, Lane
+from guerdon_services.runtime import duplicates, stamping
+from guerdon_services.runtime.batcher import Batcher
+from guerdon_services.runtime.lane import Lane
 from guerdon_services.runtime.metrics import Metrics, OperationMetrics
 from guerdon_services.runtime.scorer import (
     AnyScorer,
@@ -37,10 +39,12 @@ from guerdon_services.runtime.scorer import (
     Scorer,
     ScorerOptions,
     Unscorable,
+    Versioned,
 )
 from guerdon_services.runtime.settings import RuntimeSettings
 from guerdon_services.runtime.submission import Failure, Outcome, Submission
 from guerdon_services.runtime.validation import BadItem, Parsed, parse_options
+from guerdon_services.runtime.versions import VersionWatch
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +54,9 @@ AnyJob = ScoreJob[Any]
 
 #: One update at a time, at once.
 _UPDATE_BATCHING = Batching(max_items=1, max_wait_ms=0)
+#: Seconds that a caller who names none waits for a version.
+_VERSION_WAIT_S = 30.0
+_NOW = VersionsRequest()
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,9 @@ class Dispatcher:
             self._generate = self._operation("generate", service.generate, GenerateResult)
         if isinstance(service, Learner):
             self._update = self._operation("update", self._run_updates, UpdateResponse, _UPDATE_BATCHING)
+        self._watch = (
+            VersionWatch(cast(Versioned, service), self.lane) if isinstance(service, Versioned) else None
+        )
         self._accepting = False
         self._refusal = "the service is starting"
         metrics.model_version.set_function(lambda: self.service.model_version or 0)
@@ -103,12 +113,16 @@ class Dispatcher:
         self._accepting = True
         self._metrics.ready.set(1)
         self.lane.start()
+        if self._watch is not None:
+            self._watch.start()
 
     def refuse(self, reason: str) -> None:
         """Admit no more work; what was admitted goes on."""
         self._accepting = False
         self._refusal = reason
         self._metrics.ready.set(0)
+        if self._watch is not None:
+            self._watch.stop()
 
     @property
     def waiting(self) -> int:
@@ -142,18 +156,32 @@ class Dispatcher:
         [response] = await (await self.begin_update(request, timeout_s)).all()
         return response
 
-    async def versions(self) -> VersionsResponse:
-        """The versions of a learner; answered at once, even while it learns.
+    @property
+    def has_versions(self) -> bool:
+        """Whether the service's weights change: it learns, or follows one that does."""
+        return self._watch is not None
+
+    async def versions(self, request: VersionsRequest = _NOW) -> VersionsResponse:
+        """The versions of the weights; at once, even while the service learns, or once one is served.
 
         Raises:
-            errors.InternalError: the learner failed to say.
+            errors.Timeout: the version that was waited for did not come in time.
+            errors.InternalError: the service failed to say.
         """
         service = self.service
-        if not isinstance(service, Learner):
+        if self._watch is None or not isinstance(service, Versioned):
             raise self._lacks("versions")
         self._check_accepting()
+        wanted, timeout_s = request.wait_for, request.timeout_s
+        timeout_s = _VERSION_WAIT_S if timeout_s is None else timeout_s
+        if wanted is not None and not await self._watch.reached(wanted, timeout_s):
+            self._check_accepting()
+            current = self.service.model_version
+            raise errors.Timeout(
+                f"version {wanted} did not come in {timeout_s:.3g} s, version {current} is served"
+            )
         try:
-            return await asyncio.to_thread(cast("Learner[Any, Any]", service).versions)
+            return await asyncio.to_thread(service.versions)
         except NotReady as error:
             raise errors.Unavailable(str(error)) from error
         except Exception as error:
@@ -193,13 +221,28 @@ class Dispatcher:
         ]
         ids = [sample.id for sample in parsed.samples]
         tokens = scorer.tokens if _counts_tokens(scorer) else None
+        places = await self._same(self._score, parsed.samples) if scorer.deterministic else None
         return await self._submit(
             self._score,
             jobs,
             lambda index, outcome: stamping.result(scorer, ids[index], outcome),
             timeout_s,
             tokens,
+            places,
         )
+
+    async def _same(
+        self, operation: _Operation[AnyJob, Result], samples: Sequence[Sample | BadItem]
+    ) -> duplicates.Places | None:
+        """Which samples are the same; None where all differ. Their options are the request's."""
+        alike = duplicates.by_response(samples)
+        if alike is None:
+            return None
+        operation.batcher.reserve(len(samples))
+        try:
+            return await asyncio.to_thread(duplicates.by_all, samples, alike)
+        finally:
+            operation.batcher.unreserve(len(samples))
 
     async def begin_generate(
         self,
@@ -249,13 +292,16 @@ class Dispatcher:
         stamp: Callable[[int, Outcome[AnswerT]], AnswerT],
         timeout_s: float | None,
         tokens: Callable[[JobT], int] | None = None,
+        places: duplicates.Places | None = None,
     ) -> Submission[AnswerT]:
         def finish(index: int, outcome: Outcome[AnswerT]) -> AnswerT:
             answer = stamp(index, outcome)
             operation.metrics.items[answer.status].inc()
             return answer
 
-        submission = Submission(len(jobs), finish)
+        submission = Submission(len(jobs), finish, places)
+        if places is not None:
+            jobs = [jobs[place[0]] for place in places]
         sized = [job if isinstance(job, Failure) else (job, 0) for job in jobs]
         if tokens is not None:
             operation.batcher.reserve(len(jobs))
@@ -311,6 +357,7 @@ class Dispatcher:
             version=lambda: self.service.model_version,
             metrics=metrics,
             again=self._awaits_version,
+            refresh=self.service.refresh if isinstance(self.service, Versioned) else lambda: None,
         )
         return _Operation(batcher, metrics)
 

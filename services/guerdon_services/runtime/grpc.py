@@ -18,6 +18,7 @@ from guerdon_services.runtime.auth import TokenGuard
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.metrics import Metrics
 from guerdon_services.runtime.native import Native, encoded, natives, read
+from guerdon_services.runtime.protobuf import parse_versions
 from guerdon_services.runtime.settings import Address
 
 log = structlog.get_logger(__name__)
@@ -124,17 +125,21 @@ class _Handlers:
             methods[method] = self._unary(native)
             if native.line is not None:
                 methods[f"{method}Stream"] = self._stream(native)
-            if native.name == "update":
-                methods["Versions"] = self._asked("versions", self._dispatcher.versions)
+        if self._dispatcher.has_versions:
+            methods = services.setdefault("guerdon.v1.UpdateService", {})
+            methods["Versions"] = self._asked("versions", self._versions)
         return services
 
-    async def _info(self) -> Message:
+    async def _info(self, _: bytes) -> Message:
         return self._dispatcher.info()
 
-    def _asked(self, name: str, answer: Callable[[], Awaitable[Message]]) -> Any:
-        async def handler(_: bytes, context: Context) -> bytes:
+    async def _versions(self, body: bytes) -> Message:
+        return await self._dispatcher.versions(parse_versions(body))
+
+    def _asked(self, name: str, answer: Callable[[bytes], Awaitable[Message]]) -> Any:
+        async def handler(body: bytes, context: Context) -> bytes:
             async with self._answering(name, context):
-                return encoded(await answer())
+                return encoded(await answer(body))
 
         return _grpc.unary_unary_rpc_method_handler(handler)
 

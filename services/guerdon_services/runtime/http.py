@@ -2,9 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import structlog
 from fastapi import FastAPI, Request
@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from guerdon import errors
-from guerdon.types import ServiceInfo, VersionsResponse
+from guerdon.types import ServiceInfo, VersionsRequest, VersionsResponse
 from guerdon_services.runtime import metrics as exposition
 from guerdon_services.runtime import openapi, problem
 from guerdon_services.runtime.auth import TokenGuard
@@ -27,8 +27,11 @@ from guerdon_services.runtime.native import Native, natives, read
 from guerdon_services.runtime.problem import FieldError, InvalidFields, Problem, problem_response
 from guerdon_services.runtime.scorer import AnyScorer, Scorer
 from guerdon_services.runtime.submission import Submission
+from guerdon_services.runtime.validation import parse_versions
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 TIMEOUT_HEADER = "Guerdon-Timeout-S"
 NDJSON = "application/x-ndjson"
@@ -49,7 +52,7 @@ def build_app(
     operations = natives(dispatcher)
     for native in operations:
         _add_native(app, native, metrics)
-    if "update" in dispatcher.operations:
+    if dispatcher.has_versions:
         _add_versions(app, dispatcher, metrics)
     own = service.routes(dispatcher)
     if own is not None:
@@ -149,14 +152,49 @@ def _timeout_s(request: Request) -> float | None:
 
 
 def _add_versions(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> None:
-    async def versions() -> Response:
-        response = await dispatcher.versions()
-        metrics.requests.labels("http", "versions", "ok").inc()
-        return Response(response.model_dump_json(), media_type="application/json")
+    async def versions(request: Request) -> Response:
+        """The current version of the weights and those that can still be read.
+
+        With `wait_for`, once that version or a newer one is served; 504 when it did not come in `timeout_s`
+        seconds.
+        """
+        outcome = "cancelled"
+        try:
+            asked = parse_versions(request.query_params)
+            response = await _unless_gone(request, dispatcher.versions(asked))
+            if response is None:
+                return Response(status_code=_CLIENT_CLOSED_REQUEST)
+            outcome = "ok"
+            return Response(response.model_dump_json(), media_type="application/json")
+        except errors.GuerdonError as error:
+            outcome = problem.outcome(error)
+            raise
+        finally:
+            metrics.requests.labels("http", "versions", outcome).inc()
 
     app.add_api_route(
-        "/v1/versions", versions, response_model=None, responses={200: {"model": VersionsResponse}}
+        "/v1/versions",
+        versions,
+        response_model=None,
+        responses=openapi.waited(VersionsResponse),
+        openapi_extra=openapi.query(VersionsRequest),
     )
+
+
+async def _unless_gone(request: Request, answer: Coroutine[Any, Any, T]) -> T | None:
+    """The answer, or None when the client left before it came."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(answer), asyncio.create_task(gone())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else None
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _add_common(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics, health: Callable[[], Health]) -> None:

@@ -42,6 +42,19 @@ def answers(model: type[BaseModel], line: type[BaseModel] | None = None) -> dict
     return responses
 
 
+def query(model: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` of a route whose query is a `model`."""
+    properties = cast(dict[str, Any], model.model_json_schema()["properties"])
+    return {"parameters": [{"name": name, "in": "query", "schema": one} for name, one in properties.items()]}
+
+
+def waited(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route that may wait: as `answers`, and that it waited in vain."""
+    responses = answers(model)
+    responses[504] = {**responses[503], "description": "What was waited for did not come in time"}
+    return {status: responses[status] for status in (200, 401, 422, 503, 504)}
+
+
 def install(app: FastAPI, models: Sequence[type[BaseModel]], options: type[BaseModel] | None) -> None:
     """Make `app` publish `models` among its schemas, with `options` as the type of a score request's options."""
 

@@ -7,7 +7,14 @@ from google.protobuf.message import Message as Proto
 
 from guerdon import codec
 from guerdon.errors import InvalidRequest
-from guerdon.types import GenerateRequest, GenerateSample, Sample, ScoreRequest, UpdateRequest
+from guerdon.types import (
+    GenerateRequest,
+    GenerateSample,
+    Sample,
+    ScoreRequest,
+    UpdateRequest,
+    VersionsRequest,
+)
 from guerdon.v1 import reward_pb2, rollout_pb2, update_pb2
 from guerdon_services.runtime.problem import MalformedBody
 from guerdon_services.runtime.validation import BadItem, Parsed, parse_mapping
@@ -39,6 +46,13 @@ def parse_update(body: bytes) -> UpdateRequest:
     """
     request = codec.from_proto(_read(update_pb2.UpdateRequest, body))
     assert isinstance(request, UpdateRequest)
+    return request
+
+
+def parse_versions(body: bytes) -> VersionsRequest:
+    """A question for versions from protobuf bytes; raises as `parse_update` does."""
+    request = codec.from_proto(_read(update_pb2.VersionsRequest, body))
+    assert isinstance(request, VersionsRequest)
     return request
 
 

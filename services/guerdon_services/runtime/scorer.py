@@ -67,6 +67,9 @@ class Batching:
     max_wait_ms: float = 2.0
     #: Batches that run at the same time, each in its own thread: 1 for a model, one per worker for verifiers.
     concurrency: int = 1
+    #: Split a request only where it must be: when it alone is larger than a batch. Needs concurrency 1, and
+    #: keeps the version of the weights the same throughout each request (`Versioned`).
+    whole_requests: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,9 @@ class Scorer(Service[SettingsT], Generic[SettingsT, OptionsT]):
     """Scores samples: the common case."""
 
     options_type: ClassVar[type[ScorerOptions]] = ScorerOptions
+    #: Whether a sample's result depends on the sample and the options alone. Of the same samples in one request one is
+    #: then scored, and the others, whatever their ids, have its result: a failure too, which may be retried.
+    deterministic: ClassVar[bool] = False
 
     @abstractmethod
     def score(self, batch: Sequence[ScoreJob[OptionsT]]) -> list[Result]:
@@ -154,16 +160,32 @@ class Generator(Service[SettingsT]):
         """One result per job, in order; the same rules as `Scorer.score`."""
 
 
-class Learner(Scorer[SettingsT, OptionsT]):
+class Versioned(ABC):
+    """What a service whose weights change is as well: it follows published versions, or it is their learner."""
+
+    @property
+    @abstractmethod
+    def model_version(self) -> int | None:
+        """The version of the weights that answer now."""
+
+    @abstractmethod
+    def versions(self) -> VersionsResponse:
+        """The current version and those that can still be read; runs in another thread while batches run."""
+
+    def refresh(self) -> None:  # noqa: B027  (a learner may have nothing to take up)
+        """Take up newer weights, if there are any.
+
+        Runs where batches run, never beside one: before each batch that continues no request, and now and then
+        while there is no work.
+        """
+
+
+class Learner(Scorer[SettingsT, OptionsT], Versioned):
     """Scores samples and learns online. `update` and `score` never run at the same time."""
 
     @abstractmethod
     def update(self, request: UpdateRequest) -> UpdateResponse:
         """Apply one update. Applied once per `request.request_id`, however often it is called."""
-
-    @abstractmethod
-    def versions(self) -> VersionsResponse:
-        """The current version and those that can still be read."""
 
 
 AnyScorer = Scorer[Any, Any]

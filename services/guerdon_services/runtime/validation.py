@@ -14,7 +14,14 @@ import pydantic_core
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
-from guerdon.types import GenerateRequest, GenerateSample, Sample, ScoreRequest, UpdateRequest
+from guerdon.types import (
+    GenerateRequest,
+    GenerateSample,
+    Sample,
+    ScoreRequest,
+    UpdateRequest,
+    VersionsRequest,
+)
 from guerdon_services.runtime.problem import FieldError, InvalidFields, MalformedBody
 from guerdon_services.runtime.scorer import ScorerOptions
 
@@ -68,6 +75,18 @@ def parse_update(body: bytes) -> UpdateRequest:
         return UpdateRequest.model_validate_json(body)
     except ValidationError as error:
         raise refusal(UpdateRequest, error) from None
+
+
+def parse_versions(query: Mapping[str, str]) -> VersionsRequest:
+    """A question for versions from the query of a URL.
+
+    Raises:
+        InvalidFields: something is wrong.
+    """
+    try:
+        return VersionsRequest.model_validate_strings(dict(query))
+    except ValidationError as error:
+        raise refusal(VersionsRequest, error) from None
 
 
 def parse_mapping(

@@ -13,6 +13,7 @@ from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.health import QueueState
 from guerdon_services.runtime.metrics import Metrics
 from guerdon_services.runtime.native import Native, encoded, natives, read
+from guerdon_services.runtime.protobuf import parse_versions
 from guerdon_services.runtime.submission import Failure, Outcome, Submission
 
 log = structlog.get_logger(__name__)
@@ -43,12 +44,13 @@ class Worker:
         self._queue_name = queue_name
         self._consumer = Consumer(url, queue_name, lease_s=lease_s, max_deliveries=max_deliveries)
         self._natives = {native.name: native for native in natives(dispatcher)}
-        self._asked: dict[str, Callable[[], Awaitable[Message]]] = {"info": self._info}
-        if "update" in self._natives:
-            self._asked["versions"] = dispatcher.versions
+        self._asked: dict[str, Callable[[bytes], Awaitable[Message]]] = {"info": self._info}
+        if dispatcher.has_versions:
+            self._asked["versions"] = self._versions
         self._stopping = asyncio.Event()
         self._room = asyncio.Event()
         self._held: dict[asyncio.Task[None], Submission[Any] | None] = {}
+        self._asking = 0
         self._unstarted: list[Entry] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._joined = False
@@ -90,7 +92,7 @@ class Worker:
         if not await self._join():
             return
         while not self._stopping.is_set():
-            room = self._dispatcher.room() - len(self._held)
+            room = self._dispatcher.room() - len(self._held) + self._asking
             if room <= 0:
                 self._room.clear()
                 await self._room.wait()
@@ -149,7 +151,7 @@ class Worker:
             if native is not None:
                 answer, status = await self._run(entry, native)
             elif asked is not None:
-                answer, status = await asked(), Status.OK
+                answer, status = await self._ask(entry, asked), Status.OK
             else:
                 known = ", ".join([*self._natives, *self._asked])
                 raise errors.InvalidRequest(f"op: no such operation {entry.op!r}; known: {known}")
@@ -164,6 +166,18 @@ class Worker:
             reply = Reply(entry.request_id, status, reason, b"")
         self._metrics.worker_entries.labels(status.value).inc()
         return reply
+
+    async def _ask(self, entry: Entry, asked: Callable[[bytes], Awaitable[Message]]) -> Message:
+        """The answer to a question; one that waits for a version takes nobody's place."""
+        self._asking += 1
+        self._room.set()
+        try:
+            async with asyncio.timeout(entry.left_s):
+                return await asked(entry.body)
+        except TimeoutError as error:
+            raise errors.Timeout("the deadline passed before the answer came") from error
+        finally:
+            self._asking -= 1
 
     async def _run(self, entry: Entry, native: Native[Any, Any]) -> tuple[Message, Status]:
         """The answer to one entry; a request that is refused gets an answer that says so."""
@@ -188,8 +202,11 @@ class Worker:
         del self._held[task]
         self._room.set()
 
-    async def _info(self) -> Message:
+    async def _info(self, _: bytes) -> Message:
         return self._dispatcher.info()
+
+    async def _versions(self, body: bytes) -> Message:
+        return await self._dispatcher.versions(parse_versions(body))
 
     def _set_state(self, state: QueueState) -> None:
         self.state = state

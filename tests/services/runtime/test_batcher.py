@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from guerdon.types import Result, Status
-from guerdon_services.runtime.batcher import Batcher, Lane
+from guerdon_services.runtime.batcher import Batcher
+from guerdon_services.runtime.lane import Lane
 from guerdon_services.runtime.metrics import Metrics
 from guerdon_services.runtime.scorer import Batching
 from guerdon_services.runtime.submission import Failure, Submission
