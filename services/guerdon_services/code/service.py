@@ -116,6 +116,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
     version: ClassVar[str] = RELEASE
     settings_type: ClassVar[type[ScorerSettings]] = CodeSettings
     options_type: ClassVar[type[ScorerOptions]] = CodeOptions
+    deterministic: ClassVar[bool] = True
 
     def __init__(self, settings: CodeSettings) -> None:
         super().__init__(settings)

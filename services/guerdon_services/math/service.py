@@ -50,6 +50,7 @@ class MathScorer(Scorer[MathSettings, MathOptions]):
     version: ClassVar[str] = RELEASE
     settings_type: ClassVar[type[ScorerSettings]] = MathSettings
     options_type: ClassVar[type[ScorerOptions]] = MathOptions
+    deterministic: ClassVar[bool] = True
 
     def __init__(self, settings: MathSettings) -> None:
         super().__init__(settings)

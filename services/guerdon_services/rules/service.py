@@ -83,6 +83,7 @@ class RulesScorer(Scorer[RulesSettings, RulesOptions]):
     version: ClassVar[str] = RELEASE
     settings_type: ClassVar[type[ScorerSettings]] = RulesSettings
     options_type: ClassVar[type[ScorerOptions]] = RulesOptions
+    deterministic: ClassVar[bool] = True
 
     def __init__(self, settings: RulesSettings) -> None:
         super().__init__(settings)

@@ -1,7 +1,7 @@
 """One request's items on their way through a batcher: what its door waits for."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -36,10 +36,16 @@ class Submission(Generic[ResultT]):
     """The results of one request, filled in by the batcher as batches end.
 
     `finish(index, outcome)` turns an outcome into the final result, exactly once per item. Every item gets a
-    result, except after `cancel`.
+    result, except after `cancel`. Where items are the same, `places` says which ones each outcome is for.
     """
 
-    def __init__(self, count: int, finish: Callable[[int, Outcome[ResultT]], ResultT]) -> None:
+    def __init__(
+        self,
+        count: int,
+        finish: Callable[[int, Outcome[ResultT]], ResultT],
+        places: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self._places = [(index,) for index in range(count)] if places is None else places
         self._results: list[ResultT | None] = [None] * count
         self._missing = count
         self._finish = finish
@@ -57,8 +63,8 @@ class Submission(Generic[ResultT]):
 
     @property
     def count(self) -> int:
-        """How many items the request has."""
-        return len(self._results)
+        """How many outcomes it waits for in all."""
+        return len(self._places)
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, when the last item has its result or the request is cancelled."""
@@ -67,19 +73,20 @@ class Submission(Generic[ResultT]):
             self._ended()
 
     def resolve(self, index: int, outcome: Outcome[ResultT]) -> None:
-        """Give item `index` its outcome, unless it has one already or nobody waits any more."""
-        if self.cancelled or self._results[index] is not None:
+        """Take outcome number `index`, unless it is there already or nobody waits any more."""
+        if self.resolved(index):
             return
-        self._results[index] = self._finish(index, outcome)
-        self._fresh.append(index)
-        self._missing -= 1
+        for item in self._places[index]:
+            self._results[item] = self._finish(item, outcome)
+            self._fresh.append(item)
+            self._missing -= 1
         self._news.set()
         if self._missing == 0:
             self._ended()
 
     def resolved(self, index: int) -> bool:
-        """Whether running item `index` would be in vain."""
-        return self.cancelled or self._results[index] is not None
+        """Whether there is no need for outcome number `index`."""
+        return self.cancelled or self._results[self._places[index][0]] is not None
 
     def cancel(self) -> None:
         """Nobody waits any more: items that have not started never will."""
