@@ -9,14 +9,14 @@ from typing import ClassVar
 from transformers import PreTrainedModel
 
 from guerdon.functional import Aggregation, aggregate_logprobs
-from guerdon.types import Result, Status, failed
+from guerdon.types import Result, Status, VersionsResponse, failed
 from guerdon_services import models
 from guerdon_services.reference_reward import splice
 from guerdon_services.reference_reward.baselines import BaseModel, Remembered
 from guerdon_services.reference_reward.candidates import Prepared, Preparer, sequences
 from guerdon_services.reference_reward.results import Logprobs, Stamp, result
 from guerdon_services.reference_reward.settings import ReferenceRewardOptions, ReferenceRewardSettings
-from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, Unscorable
+from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, Unscorable, Versioned
 from guerdon_services.scoring import ScoredSequence, token_logprobs
 
 Job = ScoreJob[ReferenceRewardOptions]
@@ -25,7 +25,7 @@ _Wanted = dict[float, dict[ScoredSequence, None]]
 _Baselines = dict[tuple[str, float, Aggregation, ScoredSequence], float]
 
 
-class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptions]):
+class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptions], Versioned):
     """`value` is the best reference's, or the mean over all; token rewards are the best one's log-probs."""
 
     name: ClassVar[str] = "reference_reward"
@@ -35,7 +35,9 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
 
     def __init__(self, settings: ReferenceRewardSettings) -> None:
         super().__init__(settings)
-        self.batching = Batching(max_items=64, max_tokens=settings.max_tokens, concurrency=1)
+        self.batching = Batching(
+            max_items=64, max_tokens=settings.max_tokens, concurrency=1, whole_requests=True
+        )
         self.version_wait_s = settings.version_wait_s
 
     def open(self) -> None:
@@ -52,6 +54,10 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
         )
         self._remembered = {kind: Remembered(settings.baseline_cache) for kind in ("refreshed", "fixed")}
         self._preparer = Preparer(self._followed.language_model, settings)
+
+    def close(self) -> None:
+        """Download no more."""
+        self._followed.close()
 
     @property
     def model_version(self) -> int | None:
@@ -70,6 +76,10 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
         """Prompt and response once per reference; estimated where only text is given."""
         return models.approximate_tokens(job.sample) * max(1, len(job.sample.references))
 
+    def versions(self) -> VersionsResponse:
+        """The version that answers now, and those in the folder that is followed."""
+        return self._followed.versions()
+
     def refresh(self) -> None:
         """Take up newer weights, if there are any; their baselines have to be computed anew."""
         if self._followed.refresh():
@@ -80,7 +90,6 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
 
         Nobody waits here for weights still to come: the runtime asks again, while others are served.
         """
-        self.refresh()
         prepared = [self._prepare(job) for job in batch]
         ready = [(job, one) for job, one in zip(batch, prepared, strict=True) if not isinstance(one, Result)]
         logprobs, baselines = self._run(ready)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from guerdon.functional import Aggregation
+from guerdon_services.models import WeightsLocation
 from guerdon_services.reference_reward.shaping import Shaping
 from guerdon_services.runtime.scorer import ScorerOptions, ScorerSettings
 from guerdon_services.scoring import Temperature
@@ -46,8 +47,8 @@ class ReferenceRewardSettings(ScorerSettings):
 
     #: Hugging Face folder, or a weights folder to follow.
     model: Path
-    #: Weights folder to follow from `model` on, for rewards from the policy that is being trained.
-    weights_dir: Path | None = None
+    #: Weights folder, or the URL of one, to follow from `model` on: rewards from the policy that is being trained.
+    weights_dir: WeightsLocation | None = None
     #: Hugging Face folder, or weights folder, of the model that baselines come from where a request asks for
     #: `baseline: fixed`: RLPR's initial policy. It never changes, and needs the vocabulary of `model`.
     base_model: Path | None = None

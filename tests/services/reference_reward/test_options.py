@@ -207,6 +207,7 @@ def test_fixed_baselines_stay_those_of_the_base_model(tmp_path: Path, tiny_qwen2
     refreshed, result = baseline_of(scorer)
     assert (result.model_version, result.reference_version) == (0, 0)
     publish_other_weights(tiny_qwen2, policy, 5)
+    scorer.refresh()
     after, result = baseline_of(scorer, baseline="fixed")
     assert after == before
     assert (result.model_version, result.reference_version) == (5, 3)
@@ -258,6 +259,7 @@ def test_a_baseline_is_computed_once_and_anew_after_new_weights(
     assert counts == [2] * 4
     counts.clear()
     publish_other_weights(tiny_qwen2, tmp_path, 1)
+    scorer.refresh()
     assert score(scorer, *group, debias=True)[0].value != first[0].value
     score(scorer, *group, debias=True, baseline="fixed")
     assert counts == [3 + 1, 3]

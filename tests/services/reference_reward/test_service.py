@@ -1,5 +1,6 @@
 """The service class: values against the plain forward, several references, debiasing, items at fault."""
 
+import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,15 @@ import torch
 from pydantic import ValidationError
 
 from guerdon import weights
-from guerdon.types import ChatMessage, Result, Sample, Status
+from guerdon.types import ChatMessage, Result, Sample, ScoreRequest, Status
 from guerdon_services import models
 from guerdon_services.reference_reward import service
 from guerdon_services.reference_reward.service import ReferenceRewardScorer
 from guerdon_services.reference_reward.settings import ReferenceRewardOptions, ReferenceRewardSettings
+from guerdon_services.runtime.dispatch import Dispatcher
+from guerdon_services.runtime.metrics import Metrics
 from guerdon_services.runtime.scorer import ScoreJob
+from guerdon_services.runtime.settings import Address, RuntimeSettings
 
 PROMPT = "3+4="
 RLPR = "sum is <answer> 8 </answer>"
@@ -224,16 +228,14 @@ def test_debias_needs_a_probability() -> None:
         ReferenceRewardOptions(aggregation="mean_logprob", debias=True)
 
 
-def test_follows_published_weights_and_waits_only_so_long(tmp_path: Path, tiny_qwen2: Path) -> None:
-    scorer = ReferenceRewardScorer(
-        ReferenceRewardSettings(model=tiny_qwen2, weights_dir=tmp_path, version_wait_s=0.05)
-    )
+def test_follows_published_weights(tmp_path: Path, tiny_qwen2: Path) -> None:
+    scorer = ReferenceRewardScorer(ReferenceRewardSettings(model=tiny_qwen2, weights_dir=tmp_path))
     scorer.open()
     first = score(scorer, sample())[0]
-    loaded = models.load(tiny_qwen2)
-    with torch.no_grad():
-        next(loaded.model.parameters()).mul_(1.5)
-    weights.publish(tmp_path, 4, lambda path: loaded.model.save_pretrained(path))
+    publish(tiny_qwen2, tmp_path, 4)
+    # One request meets one version: new weights are taken up between requests, by the runtime.
+    assert score(scorer, sample())[0] == first
+    scorer.refresh()
     options = ReferenceRewardOptions()
     now, future = scorer.score(
         [ScoreJob(sample(), options, min_version=4), ScoreJob(sample(), options, min_version=5)]
@@ -241,6 +243,35 @@ def test_follows_published_weights_and_waits_only_so_long(tmp_path: Path, tiny_q
     assert (now.status, now.model_version, scorer.model_version) == (Status.OK, 4, 4)
     assert now.value != first.value
     assert (future.status, future.value) == (Status.UNAVAILABLE, None)
+    assert (scorer.versions().current, [one.version for one in scorer.versions().versions]) == (4, [4])
+
+
+async def test_an_item_that_waits_for_weights_holds_up_nobody(tmp_path: Path, tiny_qwen2: Path) -> None:
+    scorer = ReferenceRewardScorer(
+        ReferenceRewardSettings(model=tiny_qwen2, weights_dir=tmp_path, version_wait_s=240)
+    )
+    scorer.open()
+    dispatcher = Dispatcher(scorer, RuntimeSettings(http=Address("127.0.0.1", 0)), Metrics())
+    dispatcher.accept()
+    early = asyncio.ensure_future(dispatcher.score(ScoreRequest(samples=[sample()], min_version=2)))
+    for _ in range(3):
+        assert (await dispatcher.score(ScoreRequest(samples=[sample()])))[0].model_version == 0
+    assert not early.done()
+    await asyncio.to_thread(publish, tiny_qwen2, tmp_path, 2)
+    assert (await early)[0].model_version == 2
+    scorer.version_wait_s = 0.1
+    late = (await dispatcher.score(ScoreRequest(samples=[sample()], min_version=3)))[0]
+    assert (late.status, late.value) == (Status.UNAVAILABLE, None)
+    assert late.reason == "version 3 is not published, the latest is 2"
+    await dispatcher.lane.idle()
+    dispatcher.lane.stop()
+
+
+def publish(model: Path, folder: Path, version: int) -> None:
+    loaded = models.load(model)
+    with torch.no_grad():
+        next(loaded.model.parameters()).mul_(1.5)
+    weights.publish(folder, version, lambda path: loaded.model.save_pretrained(path))
 
 
 def test_tokens_counts_every_reference(scorer: ReferenceRewardScorer) -> None:
