@@ -11,7 +11,7 @@ def lr_factor(version: int, schedule: Schedule, *, warmup: int, total: int, floo
 
     It rises from 0 at version 0 to 1 at version `warmup`, then stays (`constant`) or falls in a line or half a
     cosine to `floor` at version `total`, and stays there. With floor 0 it equals transformers' schedules of these
-    names at step `version`.
+    names at step `version`, up to `total`: from there their cosine rises again.
     """
     if version < warmup:
         return version / warmup
