@@ -179,7 +179,7 @@ class ImplicitPRM:
         ratios = [torch.empty(0)] * len(sequences)
         total = 0.0
         try:
-            for indices in token_batches(sequences, max_tokens):
+            for indices in token_batches(self.policy, sequences, max_tokens):
                 logps = batch_logprobs(self.policy, [sequences[i] for i in indices], temperature=temperature)
                 rows = [
                     implicit_rewards(logps_T, references[i].to(logps_T.device), beta=1.0)

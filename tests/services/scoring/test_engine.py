@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 from guerdon.functional import aggregate_logprobs
 from guerdon.types import ChatMessage, Sample
 from guerdon_services import models, scoring
-from guerdon_services.runtime.scorer import NotReady
-from guerdon_services.scoring import ScoredSequence, token_batches, token_logprobs
+from guerdon_services.scoring import ScoredSequence, head, token_batches, token_logprobs
 
 
 @pytest.fixture(params=["tiny_llama", "tiny_qwen2"])
@@ -82,7 +81,7 @@ def test_small_chunks_change_neither_values_nor_gradients(
         return logps.detach(), grads
 
     whole, whole_grads = gradients()
-    monkeypatch.setattr(scoring, "_LOGITS_PER_CHUNK", 7 * 259)
+    monkeypatch.setattr(head, "LOGITS_PER_CHUNK", 7 * 259)
     chunked, chunked_grads = gradients()
     torch.testing.assert_close(chunked, whole, atol=1e-5, rtol=1e-5)
     for chunked_grad, whole_grad in zip(chunked_grads, whole_grads, strict=True):
@@ -99,54 +98,11 @@ def test_gradients_equal_those_of_the_plain_forward(model: PreTrainedModel) -> N
         torch.testing.assert_close(mine, cast(Tensor, parameter.grad), atol=1e-3, rtol=1e-3)
 
 
-def test_batches_stay_within_the_budget_and_lose_nothing() -> None:
+def test_batches_lose_nothing_but_empty_responses(model: PreTrainedModel) -> None:
     sequences = [*ragged(50), ScoredSequence([1], [])]
-    batches = token_batches(sequences, 100)
+    batches = token_batches(model, sequences, 100)
     assert sorted(i for batch in batches for i in batch) == list(range(50))
-    for batch in batches:
-        assert len(batch) == 1 or len(batch) * max(len(sequences[i]) for i in batch) <= 100
-
-
-def test_a_batch_that_does_not_fit_is_halved() -> None:
-    calls: list[list[int]] = []
-
-    def run(indices: list[int]) -> None:
-        calls.append(indices)
-        if len(indices) > 2:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
-
-    scoring.halve_when_out_of_memory(run, [0, 1, 2, 3, 4])
-    assert calls == [[0, 1, 2, 3, 4], [0, 1], [2, 3, 4], [2], [3, 4]]
-
-
-def test_one_sequence_that_does_not_fit_is_unavailable_and_no_score() -> None:
-    def run(indices: list[int]) -> None:
-        raise torch.OutOfMemoryError("no")
-
-    with pytest.raises(NotReady, match="memory"):
-        scoring.halve_when_out_of_memory(run, [0, 1])
-
-
-def test_other_errors_are_not_taken_for_lack_of_memory() -> None:
-    def run(indices: list[int]) -> None:
-        raise RuntimeError("shape mismatch")
-
-    with pytest.raises(RuntimeError, match="shape"):
-        scoring.halve_when_out_of_memory(run, [0, 1])
-
-
-def test_soft_capped_logits_are_honoured(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model.config, "final_logit_softcapping", 2.0, raising=False)
-    head, _ = scoring.output_head(model)
-    hidden = torch.randn(3, model.config.hidden_size) * 10
-    logits = cast(Any, model).lm_head(hidden)
-    torch.testing.assert_close(head(hidden), 2.0 * torch.tanh(logits / 2.0))
-
-
-def test_an_unknown_logit_scale_is_refused(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model.config, "logit_scale", 0.5, raising=False)
-    with pytest.raises(ValueError, match="logit_scale"):
-        scoring.output_head(model)
+    assert len(batches) > 1
 
 
 @pytest.mark.parametrize("case", ["k4_reference_setting", "temperature_0p7", "no_eos_row_ignored"])
