@@ -17,9 +17,12 @@ from guerdon.functional import (
     chunked_logprobs,
     debiased,
     implicit_rewards,
+    leaky_shaped,
     normalise_returns,
     pairwise_accuracy,
     prm_ce_loss,
+    sigmoid_shaped,
+    threshold_shaped,
 )
 
 
@@ -144,6 +147,17 @@ def test_no_tokens_are_no_reward() -> None:
 def test_debiased_rewards_stay_in_the_unit_interval(probability: float, baseline: float) -> None:
     assert 0.0 <= debiased(probability, baseline) <= 1.0
     assert debiased(probability, 0.0) == probability
+
+
+@given(st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 100))
+def test_shapes_never_turn_an_order_round(
+    one: float, other: float, threshold: float, slope: float, steepness: float
+) -> None:
+    low, high = sorted([one, other])
+    assert threshold_shaped(low, 0) <= threshold_shaped(high, 0)
+    assert leaky_shaped(low, threshold, slope=slope) <= leaky_shaped(high, threshold, slope=slope)
+    shaped = [sigmoid_shaped(x, steepness, threshold=threshold) for x in (low, high)]
+    assert 0 <= shaped[0] <= shaped[1] <= 1
 
 
 def test_implicit_rewards_scale_the_log_ratio() -> None:
