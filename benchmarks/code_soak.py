@@ -30,9 +30,10 @@ from guerdon.types import CodeTask, CodeTest, Limits, Sample
 from guerdon_services.code.service import CodeOptions, CodeScorer, CodeSettings
 from guerdon_services.runtime.scorer import ScoreJob
 
-_LIMITS = Limits(cpu_s=1, wall_s=5, memory_mb=128, output_kb=256)
+#: Time runs out only where it is meant to, even on a slow and busy machine.
+_LIMITS = Limits(cpu_s=10, wall_s=60, memory_mb=128, output_kb=256)
 _SHORT = Limits(cpu_s=0.05, wall_s=0.3, memory_mb=128, output_kb=256)
-_NODE = Limits(cpu_s=5, wall_s=20, memory_mb=512)
+_NODE = Limits(cpu_s=20, wall_s=60, memory_mb=512)
 _OPTIONS = CodeOptions(extraction="whole")
 
 
@@ -237,6 +238,13 @@ def soak(scorer: CodeScorer, scratch: Path, arguments: argparse.Namespace) -> in
 
 def _warm_up(scorer: CodeScorer, pool: ThreadPoolExecutor) -> None:
     """Have every slot start all that it starts when first needed: what runs at once needs different ones."""
+    compiled = any(program not in PROGRAMS for program in offered(scorer))
+    for slot in scorer.slots:
+        for worker in (slot.program, slot.tests):
+            worker.make_ready()
+            worker.fit("numpy").make_ready()
+        if compiled:
+            slot.native.make_ready()
     slow = "import numpy, time\ntime.sleep(0.3)\n"
     programs = [_stdio("slow", slow + "print(6)", "AC"), _assert("slow assert", slow + _ADD, "AC")]
     programs += [program for program in offered(scorer) if program not in PROGRAMS]

@@ -5,12 +5,19 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import hypothesis
 import pytest
 from redis import Redis
 
 from guerdon.redis_server import redis_server
 
 REPOSITORY = Path(__file__).parent.parent
+
+# How long an example takes says something about the machine, which may be busy, and nothing about the code.
+hypothesis.settings.register_profile(
+    "guerdon", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("guerdon")
 
 
 @pytest.fixture(scope="session")

@@ -235,18 +235,19 @@ class Worker:
     ) -> dict[int, str]:
         """Hand the server the descriptors; returns our ends of the pipes, by name."""
         assert self._control
-        theirs = [sealed(content) for content in inputs]
+        theirs: list[int] = []
         ours: dict[int, str] = {}
-        for name in ("stdout", "stderr", "report"):
-            reader, writer = os.pipe2(os.O_CLOEXEC)
-            os.set_blocking(reader, False)
-            if name != "report":
-                # A pipe belongs to who made it; the program, somebody else, may want to open /dev/stdout by name.
-                os.fchmod(writer, 0o622)
-            stack.callback(os.close, reader)
-            theirs.append(writer)
-            ours[reader] = name
         try:
+            theirs += map(sealed, inputs)
+            for name in ("stdout", "stderr", "report"):
+                reader, writer = os.pipe2(os.O_CLOEXEC)
+                stack.callback(os.close, reader)
+                theirs.append(writer)
+                ours[reader] = name
+                os.set_blocking(reader, False)
+                if name != "report":
+                    # A pipe belongs to who made it; the program, somebody else, may want to open /dev/stdout by name.
+                    os.fchmod(writer, 0o622)
             socket.send_fds(self._control, [message], theirs if extra is None else [*theirs, extra])
         finally:
             for descriptor in theirs:
@@ -261,11 +262,15 @@ def sealed(content: bytes, *, executable: bool = False) -> int:
         descriptor = os.memfd_create("input", flags | (_MFD_EXEC if executable else 0))
     except OSError:  # kernels before 6.3 do not know the flag: there, all of these are executable
         descriptor = os.memfd_create("input", flags)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    fcntl(descriptor, F_ADD_SEALS, _SEALS)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        fcntl(descriptor, F_ADD_SEALS, _SEALS)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

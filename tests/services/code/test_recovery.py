@@ -1,6 +1,8 @@
 """Killed servers and programs cost a retry; what cannot be retried is a status, never a reward."""
 
 import contextlib
+import errno
+import itertools
 import os
 import signal
 import subprocess
@@ -105,6 +107,27 @@ def test_a_stopped_server_is_replaced(ask: Any, monkeypatch: pytest.MonkeyPatch)
     for pid in stopped:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("scarce", ["pipe2", "memfd_create", "lseek"])
+def test_a_service_that_is_out_of_descriptors_loses_none(
+    ask: Any, monkeypatch: pytest.MonkeyPatch, scarce: str
+) -> None:
+    assert ask.task(SLOW, task()).value == 1.0
+    before = len(os.listdir("/proc/self/fd"))
+    real, calls = getattr(os, scarce), itertools.count(1)
+
+    def fails(*arguments: Any) -> Any:
+        if next(calls) > 1:  # the first of several succeeds
+            raise OSError(errno.EMFILE, "too many open files")
+        return real(*arguments)
+
+    monkeypatch.setattr(worker.os, scarce, fails)
+    result = ask.task(SLOW, task())
+    monkeypatch.undo()
+    assert (result.status, result.value) == (Status.INTERNAL_ERROR, None)
+    assert ask.task(SLOW, task()).value == 1.0
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_starved_program_is_a_timeout_not_a_verdict(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
