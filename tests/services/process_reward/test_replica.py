@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import httpx
@@ -34,11 +34,32 @@ SAMPLES = [
 ]
 
 
+class Starter:
+    """Starts services as processes, from one that has imported all they need."""
+
+    def __init__(self) -> None:
+        script = Path(__file__).with_name("fork_services.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def start(self, arguments: Sequence[str], environment: dict[str, str], log: Path) -> int:
+        """The id of the new process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = {"arguments": list(arguments), "environment": environment, "log": str(log)}
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
 class Service:
     """A process that can be killed and started again with the same settings."""
 
-    def __init__(self, folder: Path, name: str, *assignments: str) -> None:
-        self._folder, self._name, self._assignments = folder, name, assignments
+    def __init__(self, starter: Starter, folder: Path, name: str, *assignments: str) -> None:
+        self._starter, self._folder, self._name, self._assignments = starter, folder, name, assignments
         self._lives = 0
         self.url = ""
         self.start()
@@ -47,28 +68,37 @@ class Service:
         self._lives += 1
         self._ready = self._folder / f"{self._name}-{self._lives}.json"
         self.log = self._folder / f"{self._name}.log"
-        command = [sys.executable, "-m", "guerdon", "serve", self._name.partition("-")[0], *self._assignments]
-        options = ["--http", "127.0.0.1:0", "--ready-file", str(self._ready)]
-        environment = {**os.environ, "GUERDON_CACHE_DIR": str(self._folder / "cache")}
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen([*command, *options], stdout=log, stderr=log, env=environment)
+        arguments = ["serve", self._name.partition("-")[0], *self._assignments]
+        arguments += ["--http", "127.0.0.1:0", "--ready-file", str(self._ready)]
+        cache = {"GUERDON_CACHE_DIR": str(self._folder / "cache")}
+        self.pid = self._starter.start(arguments, cache, self.log)
 
     def wait_ready(self) -> None:
         def ready() -> bool:
-            assert self.process.poll() is None, self.log.read_text()
+            assert self._alive(), self.log.read_text()
             if not self._ready.exists():
                 return False
             self.url = json.loads(self._ready.read_text())["http"]
             return httpx.get(f"{self.url}/readyz", trust_env=False).status_code == 200
 
-        ends = time.monotonic() + HANGS_S
-        while not ready():
-            assert time.monotonic() < ends, self.log.read_text()
-            time.sleep(0.05)
+        self._until(ready)
 
     def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+        os.kill(self.pid, signal.SIGKILL)
+        self._until(lambda: not self._alive())
+
+    def _alive(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        ends = time.monotonic() + HANGS_S
+        while not condition():
+            assert time.monotonic() < ends, self.log.read_text()
+            time.sleep(0.05)
 
 
 class Cluster:
@@ -77,7 +107,9 @@ class Cluster:
     def __init__(self, folder: Path, model: Path) -> None:
         self.model, self.weights_dir, url = model, folder / "prm", f"file://{folder}/store"
         shared = (f"model={model}", f"beta={BETA}")
+        self.starter = Starter()
         self.learner = Service(
+            self.starter,
             folder,
             "process_reward",
             *shared,
@@ -87,8 +119,10 @@ class Cluster:
             "keep_last=1000",
         )
         replica = "process_reward_replica"
-        self.near = Service(folder, f"{replica}-near", *shared, f"weights_dir={self.weights_dir}")
-        self.far = Service(folder, f"{replica}-far", *shared, f"weights_dir={url}")
+        self.near = Service(
+            self.starter, folder, f"{replica}-near", *shared, f"weights_dir={self.weights_dir}"
+        )
+        self.far = Service(self.starter, folder, f"{replica}-far", *shared, f"weights_dir={url}")
         self.services = [self.learner, self.near, self.far]
         for service in self.services:
             service.wait_ready()
@@ -117,6 +151,7 @@ def cluster(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Gener
     yield made
     for service in made.services:
         service.kill()
+    made.starter.close()
 
 
 class Load(threading.Thread):
@@ -130,7 +165,7 @@ class Load(threading.Thread):
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        while not self.stopping.is_set():
+        while not self.stopping.wait(0.01):
             # Now and then more than the 64 items of a batch.
             size = self._random.choice([1, 3, 7, 12, 12, 30, 90])
             samples = [self._random.choice(SAMPLES) for _ in range(size)]
