@@ -1,4 +1,8 @@
-"""Runs assert and unittest tests: tests and program in two sandboxes at once, never both busy."""
+"""Runs assert and unittest tests: tests and program in two sandboxes at once, never both busy.
+
+Pure tests (`pure`) of a program that answers with plain values share a sandbox with other such tests, one after the
+other; all else gets two sandboxes of its own.
+"""
 
 import os
 import socket
@@ -7,14 +11,21 @@ from dataclasses import replace
 
 from guerdon.types import TestVerdict
 from guerdon_services.code import judge, linked, programs
-from guerdon_services.code.supervision import Link, Run
+from guerdon_services.code.supervision import Infrastructure, Link, Run
 from guerdon_services.code.tasks import Plan, Test
+from guerdon_services.code.warm import WarmTests
 from guerdon_services.code.worker import Worker
 from guerdon_services.runtime.scorer import Unscorable
 
 
 def asserted(
-    worker: Worker, tests_worker: Worker, executor: Executor, plan: Plan, test: Test, program: str
+    worker: Worker,
+    tests_worker: Worker,
+    warm: WarmTests,
+    executor: Executor,
+    plan: Plan,
+    test: Test,
+    program: str,
 ) -> TestVerdict:
     """The verdict of one test: the program's own failure first, then what the tests report.
 
@@ -25,7 +36,45 @@ def asserted(
     """
     # What needs a package on one side may cross to the other.
     sources = (program, test.source, plan.setup)
-    worker, tests_worker = worker.fit(*sources), tests_worker.fit(*sources)
+    worker = worker.fit(*sources)
+    if warm.takes(plan, test):
+        verdict = _beside_others(worker, warm, plan, test, program)
+        if verdict is not None:
+            return verdict
+    return _alone(worker, tests_worker.fit(*sources), executor, plan, test, program)
+
+
+def _beside_others(
+    worker: Worker, warm: WarmTests, plan: Plan, test: Test, program: str
+) -> TestVerdict | None:
+    """The verdict where the tests are pure and only plain values cross, else None."""
+    worker.make_ready()
+    try:
+        link = warm.begin(plan, test)
+    except Infrastructure:
+        return None
+    try:
+        run = _run_closing(worker, _job(plan, "serve", program, plan.setup), plan, 1.0, link)
+    except BaseException:
+        warm.replace()
+        raise
+    outcome = warm.outcome(plan, test)
+    if outcome is not None and outcome[:1] in (linked.FAILED, linked.PROGRAM_RAISED):
+        # It may have been asked more than the tests came to; of all that it did then only its output counts.
+        return None if run.over_output else _of_outcome(run, outcome)
+    failure = None if run.unneeded else judge.failure(run, plan.limits)
+    if failure is None:
+        return None if outcome is None else _of_outcome(run, outcome)
+    if run.over_time and warm.waited_s() > plan.limits.wall_s / 10:
+        # Maybe the tests kept it waiting, for want of a core: with two sandboxes that is told apart.
+        return None
+    return failure
+
+
+def _alone(
+    worker: Worker, tests_worker: Worker, executor: Executor, plan: Plan, test: Test, program: str
+) -> TestVerdict:
+    """The verdict from a sandbox for these tests alone."""
     # Neither clock may run while the other side's server still starts.
     worker.make_ready()
     tests_worker.make_ready()
@@ -75,7 +124,10 @@ def _verdict(program_run: Run, tests_run: Run, plan: Plan) -> TestVerdict:
         return judge.verdict(
             program_run, "RE", f"the tests ended with {tests_failure.verdict} on its answers"
         )
-    report = tests_run.report[len(programs.READY + programs.BEGUN) :]
+    return _of_outcome(program_run, tests_run.report[len(programs.READY + programs.BEGUN) :])
+
+
+def _of_outcome(program_run: Run, report: bytes) -> TestVerdict:
     message = report[1:].decode("utf-8", "replace")
     if report == linked.PASSED:
         return judge.verdict(program_run, "AC")

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-from guerdon_services.code import pytest_subset, suites
+from guerdon_services.code import plain_side, pytest_subset, suites
 from guerdon_services.code.errors import ProgramRaised, Unsupported
-from guerdon_services.code.peer import LINK_FD as LINK_FD
-from guerdon_services.code.peer import LinkLost
+from guerdon_services.code.peer import LINK_FD, LinkLost, receive
 from guerdon_services.code.program_side import ProgramSide
 from guerdon_services.code.standins import Function, ObjectType
 from guerdon_services.code.tests_side import TestsSide
@@ -35,12 +34,19 @@ _MEMBERS = """
 collections.Counter collections.OrderedDict collections.defaultdict collections.deque copy.deepcopy decimal.Decimal
 fractions.Fraction math.isclose typing.Any typing.Dict typing.List typing.Optional typing.Set typing.Tuple
 """
-_LIBRARY = {name.rpartition(".")[2]: name for name in (_MODULES + _MEMBERS).split()} | {"np": "numpy"}
+LIBRARY = {name.rpartition(".")[2]: name for name in (_MODULES + _MEMBERS).split()} | {"np": "numpy"}
 
 
 def serve(find: Callable[[str], Any]) -> None:
     """The program's side: answer what the tests ask until they are over."""
-    ProgramSide(find).serve()
+    try:
+        frame = receive(LINK_FD)
+    except EOFError:
+        return
+    if frame.startswith(plain_side.CALLS):
+        plain_side.serve(find, frame)
+    else:
+        ProgramSide(find).serve(frame)
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -57,8 +63,8 @@ def _bind(side: TestsSide, module: ModuleType, code: CodeType, function: str) ->
         name for name in dict.fromkeys(_names(code)) if not hasattr(builtins, name) and name not in namespace
     ]
     for name in used:
-        if name in _LIBRARY and name != function:
-            namespace[name] = _from_library(_LIBRARY[name])
+        if name in LIBRARY and name != function:
+            namespace[name] = _from_library(LIBRARY[name])
     wanted = [function] if function else [name for name in used if name not in namespace]
     if function and not function[:1].isupper() and not side.has_records:
         # Whatever the program calls by that name, the tests call it: no need to ask.
@@ -105,7 +111,7 @@ def _solution(side: TestsSide, used: list[str]) -> ModuleType:
     def get(name: str) -> Any:
         if name == "__all__":
             offered = side.ask("names")
-            return [name for name in used if name in offered and name not in _LIBRARY]
+            return [name for name in used if name in offered and name not in LIBRARY]
         if name.startswith("__"):
             raise AttributeError(name)
         [stand_in] = _stand_ins(side, [name])
@@ -125,7 +131,7 @@ def run_tests(
     try:
         outcome = _outcome(side, module, code, function, kind)
     except BaseException as error:
-        outcome = FAILED + _described(error)
+        outcome = FAILED + described(error)
     # Bare `except` clauses of tests and of test runners hide neither of these.
     if side.unsupported is not None:
         outcome = BROKEN + side.unsupported.encode("utf-8", "replace")
@@ -146,13 +152,14 @@ def _outcome(side: TestsSide, module: ModuleType, code: CodeType, function: str,
     except LinkLost as error:
         return LINK_LOST + str(error).encode("utf-8", "replace")
     except ProgramRaised as error:
-        return PROGRAM_RAISED + _described(error)
+        return PROGRAM_RAISED + described(error)
     except (ModuleNotFoundError, suites.NoTests, Unsupported) as error:
         # The source's fault: no answer of the program makes a module go away.
         return BROKEN + str(error).encode("utf-8", "replace")
 
 
-def _described(error: BaseException) -> bytes:
+def described(error: BaseException) -> bytes:
+    """Its type and the beginning of its message."""
     try:
         text = str(error)[:_MESSAGE_CHARACTERS]
     except BaseException:

@@ -76,9 +76,9 @@ class Peer:
         message = self._packed(QUESTION, question)
         with self._lock:
             try:
-                _send(message)
-                while (frame := _receive())[:1] == QUESTION:
-                    _send(self._answered(frame))
+                send(LINK_FD, message)
+                while (frame := receive(LINK_FD))[:1] == QUESTION:
+                    send(LINK_FD, self._answered(frame))
                 if frame[:1] not in (VALUE, RAISED):
                     raise codec.Malformed("what came is no answer")
                 return frame[:1], self._unpacked(frame)
@@ -86,17 +86,14 @@ class Peer:
                 self.lost = f"{error}"
                 raise LinkLost(self.lost) from None
 
-    def serve(self) -> None:
-        """Answer questions until the other side is gone."""
+    def serve(self, frame: bytes) -> None:
+        """Answer that question, and all that follow until the other side is gone."""
         while True:
-            try:
-                frame = _receive()
-            except EOFError:
-                return
             answer = self._answered(frame)
             try:
-                _send(answer)
-            except (BrokenPipeError, ConnectionResetError):
+                send(LINK_FD, answer)
+                frame = receive(LINK_FD)
+            except (EOFError, BrokenPipeError, ConnectionResetError):
                 return  # whoever asked is gone: that is no fault of the one who answers
 
     def _answered(self, frame: bytes) -> bytes:
@@ -165,24 +162,37 @@ def _give_attributes(record: Any, attributes: dict[str, Any]) -> None:
         vars(record)[name] = value
 
 
-def _read(count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = os.read(LINK_FD, min(count - len(parts), 1 << 20))
-        if not part:
-            raise EOFError("the connection ended")
+def _read(descriptor: int, count: int) -> bytes:
+    part = os.read(descriptor, min(count, 1 << 20))
+    if len(part) == count:
+        return part
+    parts = bytearray(part)
+    while part and len(parts) < count:
+        part = os.read(descriptor, min(count - len(parts), 1 << 20))
         parts += part
+    if len(parts) < count:
+        raise EOFError("the connection ended")
     return bytes(parts)
 
 
-def _receive() -> bytes:
-    length = _LENGTH.unpack(_read(8))[0]
+def receive(descriptor: int) -> bytes:
+    """The next frame, without its length.
+
+    Raises:
+        EOFError: the other side is gone.
+        OverflowError: it is too long.
+    """
+    length = _LENGTH.unpack(_read(descriptor, 8))[0]
     if length > MAX_FRAME_BYTES:
         raise OverflowError(f"an answer of {length} bytes")
-    return _read(length)
+    return _read(descriptor, length)
 
 
-def _send(body: bytes) -> None:
-    message = memoryview(_LENGTH.pack(len(body)) + body)
-    while message:
-        message = message[os.write(LINK_FD, message) :]
+def send(descriptor: int, body: bytes) -> None:
+    """Send one frame."""
+    message = _LENGTH.pack(len(body)) + body
+    sent = os.write(descriptor, message)
+    if sent < len(message):
+        rest = memoryview(message)[sent:]
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]

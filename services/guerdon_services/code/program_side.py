@@ -67,9 +67,9 @@ class ProgramSide:
         #: Names of the types of the task's own setup; their instances cross as records.
         self._record_types: frozenset[str] = frozenset()
 
-    def serve(self) -> None:
-        """Answer until the tests are over."""
-        self._peer.serve()
+    def serve(self, frame: bytes) -> None:
+        """Answer that question, and what follows until the tests are over."""
+        self._peer.serve(frame)
 
     def answer(self, question: list[Any]) -> Any:
         """What the question asks for; see `standins` for the other end."""

@@ -6,7 +6,7 @@ is the program's: `VALUE` and an encoded value (call), with the list of argument
 one may write there what it likes: the worst it can do is return a value it could have returned.
 
 Kinds: stdio; call; serve, a program that answers the calls of tests elsewhere; assert and unittest, those tests
-(`linked` has both ends).
+(`linked` has both ends); warm, which runs one pure source of tests after the other (`warm_side`).
 """
 
 import atexit
@@ -18,7 +18,7 @@ import threading
 from types import CodeType, ModuleType
 from typing import Any, NoReturn, NotRequired, TypedDict
 
-from guerdon_services.code import codec, linked
+from guerdon_services.code import codec, linked, warm_side
 from guerdon_services.code.sandbox import REPORT_FD
 
 READY, BEGUN, COMPILE_ERROR, SETUP_ERROR, VALUE, BROKEN = b"R", b"B", b"C", b"I", b"V", b"S"
@@ -46,6 +46,8 @@ class Job(TypedDict):
 
 def run(job: Job) -> NoReturn:
     """Run the job and end the process."""
+    if job["kind"] == "warm":
+        warm_side.serve()
     _open_streams()
     module = ModuleType(_MODULE_NAMES.get(job["kind"], "solution"))
     module.__dict__["__builtins__"] = __builtins__

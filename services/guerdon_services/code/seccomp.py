@@ -29,8 +29,9 @@ close_range 436 436; fstat 5 80; newfstatat 262 79; stat 4 -1; lstat 6 -1; acces
 faccessat2 439 439; readlink 89 -1; readlinkat 267 78; getdents64 217 61; getcwd 79 17; chdir 80 49; fchdir 81 50;
 dup 32 23; dup2 33 -1; dup3 292 24; pipe 22 -1; pipe2 293 59; poll 7 -1; ppoll 271 73; select 23 -1;
 pselect6 270 72; epoll_create1 291 20; epoll_ctl 233 21; epoll_wait 232 -1; epoll_pwait 281 22; eventfd2 290 19;
-recvfrom 45 207; mmap 9 222; munmap 11 215; mprotect 10 226; mremap 25 216; madvise 28 233; brk 12 214; futex 202 98;
-get_robust_list 274 100; set_robust_list 273 99; set_tid_address 218 96; rseq 334 293; exit 60 93; exit_group 231 94;
+recvfrom 45 207; recvmsg 47 212; mmap 9 222; munmap 11 215; mprotect 10 226; mremap 25 216; madvise 28 233; brk 12 214;
+futex 202 98; get_robust_list 274 100;
+set_robust_list 273 99; set_tid_address 218 96; rseq 334 293; exit 60 93; exit_group 231 94;
 gettid 186 178; getpid 39 172; getppid 110 173; getuid 102 174; geteuid 107 175; getgid 104 176; getegid 108 177;
 getgroups 115 158; getresuid 118 148; getresgid 120 150; getpgrp 111 -1; getpgid 121 155; getsid 124 156;
 uname 63 160; sysinfo 99 179; times 100 153; getrusage 98 165; gettimeofday 96 169; clock_gettime 228 113;

@@ -22,6 +22,7 @@ from guerdon_services.code.languages import native
 from guerdon_services.code.languages.selftest import check_all
 from guerdon_services.code.sandbox import Profile
 from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, Starved
+from guerdon_services.code.warm import WarmTests
 from guerdon_services.code.worker import Worker, remove_stale_scratch
 from guerdon_services.runtime.scorer import (
     RELEASE,
@@ -105,6 +106,8 @@ class Slot:
 
     program: Worker
     tests: Worker
+    #: For tests that leave nothing behind; starts when first needed.
+    warm: WarmTests
     #: Compilers and programs of other languages; starts when first needed.
     native: Worker
 
@@ -138,7 +141,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         of_python = (settings.profile, packages, scratch, settings.recycle_after)
         rooms = native.rooms(self._toolchains)
         of_others = Worker(settings.profile, [], scratch, settings.recycle_after, rooms)
-        return Slot(Worker(*of_python), Worker(*of_python), of_others)
+        return Slot(Worker(*of_python), Worker(*of_python), WarmTests(*of_python), of_others)
 
     def open(self) -> None:
         """Start the fork servers and prove every layer of the profile.
@@ -178,6 +181,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         for slot in self.slots:
             slot.program.stop()
             slot.tests.stop()
+            slot.warm.stop()
             slot.native.stop()
         self._executor.shutdown()
 
@@ -285,7 +289,9 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
     def _test(self, plan: tasks.Plan, test: tasks.Test, program: str | native.Built) -> TestVerdict:
         if isinstance(program, str) and plan.kind in ("assert", "unittest"):
             return self._twice(
-                lambda slot: asserted(slot.program, slot.tests, self._executor, plan, test, program)
+                lambda slot: asserted(
+                    slot.program, slot.tests, slot.warm, self._executor, plan, test, program
+                )
             )
         run, verdict = self._twice(lambda slot: self._run(slot, plan, test, program))
         if verdict is not None:

@@ -10,7 +10,7 @@ import opcode
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from guerdon_services.code.errors import Unsupported, error_type
 from guerdon_services.code.peer import LinkLost
@@ -34,14 +34,14 @@ class Asker:
 
     def call(self, function: Any, arguments: list[Any], keywords: dict[str, Any], caller: FrameType) -> Any:
         """Call, and give the arguments their new contents where the tests call for that effect alone."""
-        effects = any(type(argument) in _MUTABLE for argument in arguments) and _discarded(caller)
+        effects = wants_effects(arguments, caller)
         answer = self.ask("call", function, arguments, keywords, effects)
         if not effects:
             return answer
         if type(answer) is not list or len(cast("list[Any]", answer)) != 2:
             raise LinkLost("the program did not say what became of the arguments")
         value, changed = cast("list[Any]", answer)
-        _give_contents(arguments, changed)
+        give_contents(arguments, changed)
         return value
 
     def typed(self, kind: type[Any] | tuple[type[Any], ...], name: str, *operands: Any) -> Any:
@@ -50,6 +50,11 @@ class Asker:
         if type(answer) not in (kind if isinstance(kind, tuple) else (kind,)):
             raise LinkLost(f"{name} of an object of the program is a {type(answer).__name__}")
         return answer
+
+
+def wants_effects(arguments: list[Any], caller: FrameType) -> bool:
+    """Whether the tests call for what becomes of the arguments."""
+    return any(type(argument) in _MUTABLE for argument in arguments) and _discarded(caller)
 
 
 def _discarded(frame: FrameType) -> bool:
@@ -63,7 +68,7 @@ def _discarded(frame: FrameType) -> bool:
     return code[index] == _POP_TOP
 
 
-def _give_contents(mine: Any, theirs: Any) -> None:
+def give_contents(mine: Any, theirs: Any) -> None:
     """Make mutable containers hold what the program's copies of them hold."""
     if not _same_container(mine, theirs):
         return
@@ -79,7 +84,7 @@ def _give_contents(mine: Any, theirs: Any) -> None:
 def _give_items(mine: list[Any], theirs: list[Any]) -> None:
     for index, (old, new) in enumerate(zip(mine, theirs, strict=False)):
         if _same_container(old, new):
-            _give_contents(old, new)
+            give_contents(old, new)
         else:
             mine[index] = new
     mine[:] = mine[: len(theirs)] + theirs[len(mine) :]
@@ -89,10 +94,22 @@ def _same_container(mine: Any, theirs: Any) -> bool:
     return type(mine) in _MUTABLE and type(mine) is type(theirs)
 
 
+class Asking(Protocol):
+    """What a function asks."""
+
+    def ask(self, *question: Any) -> Any:
+        """The answer to a question."""
+        ...
+
+    def call(self, function: Any, arguments: list[Any], keywords: dict[str, Any], caller: FrameType) -> Any:
+        """The value of a call."""
+        ...
+
+
 class Function:
     """A function of the program, by name; each call of a `Solution` method gets a fresh instance there."""
 
-    def __init__(self, asker: Asker, name: str) -> None:
+    def __init__(self, asker: Asking, name: str) -> None:
         self._asker = asker
         self.__name__ = self.__qualname__ = name
 

@@ -19,6 +19,8 @@ _CHUNK = 1 << 16
 #: Most programs end within this time: until then what they write waits in the pipes, and nobody wakes up for it.
 _QUICK_S = 0.005
 _STDERR_TAIL = 2000
+#: What a program has to end by itself once nobody needs it.
+_GRACE_S = 0.02
 #: How long the server may take to start or reap a child before it counts as hung itself.
 _PATIENCE_S = 10.0
 #: How often the wall limit may be stretched by time the program waited for a core, but at least to so many seconds:
@@ -56,6 +58,8 @@ class Link:
 
     descriptor: int
     pids: set[int]
+    #: Can be read once the other side needs no more answers; what still runs then may be ended. None: never.
+    over: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,10 @@ class Run:
     cpu_s: float
     wall_s: float
     max_rss_kb: int
-    #: Ended by us: over a time limit, or over the output limit.
+    #: Ended by us: over a time limit, over the output limit, or because nobody needed it any more.
     over_time: bool
     over_output: bool
+    unneeded: bool
     stdout: bytes
     stderr_tail: bytes
     report: bytes
@@ -114,6 +119,8 @@ class Supervision:
         self._machine = (0, 0)
         self._next_look = self._started + _PATIENCE_S
         self._killed_for = ""
+        self._over = link.over if link else None
+        self._unneeded = False
 
     def result(self) -> Run:
         """Wait for the end.
@@ -128,6 +135,8 @@ class Supervision:
             return run
         for descriptor in self._pipes:
             poll.register(descriptor, select.POLLIN)
+        if self._over is not None:
+            poll.register(self._over, select.POLLIN)
         while True:
             # What has been said counts before what a clock says, however late it is read: a program that has ended,
             # or a server that has answered, must not be taken for one that has not.
@@ -137,6 +146,10 @@ class Supervision:
                     return run
             elif self._left_s() <= 0:
                 self._look()
+            if self._over is not None and self._over in ready:
+                poll.unregister(self._over)
+                self._unneeded = True
+                self._next_look = min(self._next_look, time.monotonic() + _GRACE_S)
             for descriptor in ready:
                 if descriptor in self._pipes and not _drain(
                     descriptor, self._pipes[descriptor], self._streams
@@ -159,7 +172,8 @@ class Supervision:
             self._pids.add(self._pid)
             self._started = time.monotonic() - float(words[1])
             self._machine = _machine_ticks()
-            self._next_look = self._started + min(self._limits.wall_s, self._limits.cpu_s)
+            if not self._unneeded:
+                self._next_look = self._started + min(self._limits.wall_s, self._limits.cpu_s)
             return None
         if kind == b"EXIT":
             self._pids.discard(self._pid)
@@ -172,6 +186,9 @@ class Supervision:
         Time that the program, or the one it is linked with, was ready to run and had no core is not its own, nor the
         share of it that others had of a machine which is itself only virtual.
         """
+        if self._unneeded and not self._killed_for:
+            self._kill("over")
+            return
         if self._killed_for or not self._pid:
             raise Infrastructure("the fork server does not answer")
         limits = self._limits
@@ -210,6 +227,7 @@ class Supervision:
             # A program that ended by itself before it could be killed is judged by how it ended.
             over_time=self._killed_for == "time" and exit_status == signal.SIGKILL,
             over_output=streams.over,
+            unneeded=self._killed_for == "over",
             stdout=bytes(streams.stdout),
             stderr_tail=bytes(streams.stderr),
             report=bytes(streams.report),

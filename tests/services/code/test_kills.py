@@ -28,7 +28,8 @@ RIGHT = "import time\ndef f(a, b):\n    time.sleep(0.4)\n    return a + b"
 WRONG = "import time\ndef f(a, b):\n    time.sleep(0.4)\n    return 0"
 ASSERTS = CodeTask(
     kind="assert",
-    tests=[CodeTest(test="assert f(1, 2) == 3\nassert f(2, 2) == 4")],
+    # Not pure, which gives the tests a sandbox of their own.
+    tests=[CodeTest(test="import os\nassert f(1, 2) == 3\nassert f(2, 2) == 4")],
     limits=Limits(cpu_s=20, wall_s=60),
 )
 

@@ -1,0 +1,445 @@
+"""Which sources of tests leave nothing behind: those may run one after the other in one process.
+
+An allow-list of syntax, names and attributes, checked on the source's tree before it is compiled; what is not listed
+is not pure, which costs a sandbox of its own and nothing else. Pure code makes plain values and functions, calls
+the program, and compares. It stores to names of its own only, never to attributes, items or globals, and no name or
+attribute leads it to anything that outlives it and can change.
+"""
+
+import ast
+import builtins
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, cast
+
+from guerdon_services.code.plain_side import Call
+
+_BUILTINS = """
+abs all any bool bytes chr complex dict divmod enumerate filter float frozenset int isinstance len list map max min
+ord pow print range repr reversed round set slice sorted str sum tuple type zip
+"""
+#: Modules that pure tests may import, and what of them; all of it without a state of its own, except for `random`,
+#: which gets a new one for each run.
+MODULES = {
+    "collections": "Counter OrderedDict defaultdict deque",
+    "copy": "copy deepcopy",
+    "functools": "reduce",
+    "itertools": "accumulate chain combinations islice permutations product repeat zip_longest",
+    "math": "ceil comb cos dist e exp fabs factorial floor gcd hypot inf isclose isinf isnan isqrt log log10 log2 nan "
+    "perm pi pow prod sin sqrt tan trunc",
+    "random": "Random choice choices randint random randrange sample shuffle uniform",
+    "string": "ascii_letters ascii_lowercase ascii_uppercase digits punctuation",
+}
+#: Only for annotations, which are left out.
+_OF_TYPING = """
+Any Callable Dict Iterable List Optional Sequence Set Tuple Union
+"""
+_METHODS = """
+add append capitalize clear copy count decode difference discard encode endswith extend get index insert intersection
+isalpha isdigit islower isspace issubset issuperset isupper items join keys lower lstrip most_common pop remove replace
+reverse rstrip setdefault sort split splitlines startswith strip swapcase symmetric_difference title union update upper
+values zfill
+"""
+_TYPING = frozenset(_OF_TYPING.split())
+_MEMBERS = {name: frozenset(members.split()) for name, members in MODULES.items()}
+ATTRIBUTES = frozenset(_METHODS.split()).union(*_MEMBERS.values())
+_ALLOWED_BUILTINS = frozenset(_BUILTINS.split())
+_ALL_BUILTINS = frozenset(vars(builtins))
+_VALUE_TYPES = frozenset(
+    {bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, range, type(None)}
+)
+#: Nodes of which every part is read like any other.
+_GENERIC = (
+    *(
+        ast.Module,
+        ast.Assign,
+        ast.AugAssign,
+        ast.Return,
+        ast.UnaryOp,
+        ast.BinOp,
+        ast.List,
+        ast.Tuple,
+        ast.Set,
+    ),
+    *(ast.Slice, ast.Starred, ast.keyword, ast.Dict, ast.JoinedStr, ast.FormattedValue),
+)
+#: Those whose parts may be executed once, never or many times.
+_UNSURE = (
+    *(ast.For, ast.While, ast.If, ast.Expr, ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp),
+    *(ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments),
+)
+_NOTHING = (
+    ast.Pass,
+    ast.Break,
+    ast.Continue,
+    ast.expr_context,
+    ast.operator,
+    ast.unaryop,
+    ast.boolop,
+    ast.cmpop,
+)
+
+
+class NotPure(Exception):
+    """The source does what is not on the list."""
+
+
+@dataclass(frozen=True)
+class Pure:
+    """A source that may run beside others."""
+
+    code: CodeType
+    #: Global names that it reads and that are no builtins.
+    globals: tuple[str, ...]
+    #: Whether it draws random numbers.
+    random: bool
+    #: Names that are called and nothing else.
+    called: frozenset[str]
+    #: Calls of the program that it will make, one after the other, as long as its tests pass: the name, arguments
+    #: and keywords. Whoever asks them ahead has to see that they come.
+    foreseen: list[Call]
+    #: Whether those are all.
+    complete: bool
+
+
+def compiled(source: str, name: str, function: str = "") -> Pure:
+    """The source's code, if it is pure; `function` is the program's that `candidate` stands for.
+
+    Raises:
+        NotPure: it is not, or cannot be compiled.
+    """
+    try:
+        tree = ast.parse(source)
+        reader = _Reader(function)
+        reader.read(tree)
+        code = compile(tree, name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise NotPure(f"{error}") from None
+    known = dict.fromkeys(_global_names(code))
+    names = reader.loaded | reader.called
+    return Pure(
+        code=code,
+        globals=tuple(each for each in known if each in names and each not in _ALLOWED_BUILTINS),
+        random=reader.random,
+        called=frozenset(reader.called - reader.loaded),
+        foreseen=reader.calls,
+        complete=reader.sure and bool(reader.calls),
+    )
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)
+
+
+class _Reader:
+    """Reads a tree once: what is in it, and which calls of the program will be made whatever it answers.
+
+    For the calls, only what can be seen at a glance counts: literal arguments, in statements that follow each other.
+    """
+
+    def __init__(self, function: str) -> None:
+        #: Names read as values, and those that are called.
+        self.loaded: set[str] = set()
+        self.called: set[str] = set()
+        self.random = False
+        self.calls: list[Call] = []
+        #: No call was missed so far.
+        self.sure = True
+        #: What is read now happens once; or, in the functions of the tests, not before they are called.
+        self._once = True
+        self._later = False
+        self._function = function
+        #: Names of the program's functions, and those that have nothing to do with the program.
+        self._of_program = {function: function, "candidate": function} if function else {}
+        self._others: set[str] = set()
+        self._of_typing: set[str] = set()
+        self._annotated: set[str] = set()
+        self._check: Any = None
+        self._pytest = False
+        self._readers: dict[type[ast.AST], Callable[[Any], None]] = {
+            ast.Name: self._name,
+            ast.Constant: self._constant,
+            ast.Attribute: self._attribute,
+            ast.Subscript: self._subscript,
+            ast.Call: self._call,
+            ast.Compare: self._compare,
+            ast.BoolOp: self._bool_op,
+            ast.Assert: self._assert,
+            ast.FunctionDef: self._def,
+            ast.arg: self._argument,
+            ast.Import: self._import,
+            ast.ImportFrom: self._import,
+        }
+
+    def read(self, tree: ast.Module) -> None:
+        """Raises NotPure."""
+        self._parts(tree)
+        if self._check is not None:
+            self._body_of_check(self._check)
+        elif self._pytest:
+            raise NotPure("functions for pytest")
+        if not (self.loaded | self.called).isdisjoint(self._of_typing):
+            raise NotPure("a type as a value")
+        if not self._annotated <= _ALLOWED_BUILTINS | self._of_typing:
+            raise NotPure("an annotation")
+
+    def _read(self, node: ast.AST) -> None:
+        reader = self._readers.get(type(node))
+        if reader:
+            reader(node)
+        elif isinstance(node, _GENERIC):
+            self._parts(node)
+        elif isinstance(node, _UNSURE):
+            self._unsure(node)
+        elif not isinstance(node, _NOTHING):
+            raise NotPure(type(node).__name__)
+
+    def _parts(self, node: ast.AST) -> None:
+        for field in node._fields:
+            part: Any = getattr(node, field)
+            if type(part) is list:
+                for each in cast("list[Any]", part):
+                    if type(each) is not ast.Constant:
+                        if each is not None:
+                            self._read(each)
+                    elif each.value is Ellipsis:
+                        raise NotPure("...")
+            elif isinstance(part, ast.AST):
+                self._read(part)
+
+    def _unsure(self, node: ast.AST) -> None:
+        once, self._once = self._once, False
+        self._parts(node)
+        self._once = once
+
+    def _name(self, node: Any) -> None:
+        name = node.id
+        if type(node.ctx) is not ast.Load:
+            if name.startswith("__"):
+                raise NotPure(name)
+            self._others.add(name)
+            return
+        if name == "type":
+            raise NotPure("types can make new ones")
+        self._allowed(name)
+        self.loaded.add(name)
+        if name in self._of_program and not self._later:
+            self.sure = False  # who knows who calls it
+
+    def _allowed(self, name: str) -> None:
+        if name not in _ALLOWED_BUILTINS and (
+            name in _ALL_BUILTINS or (name.startswith("__") and name != "__name__")
+        ):
+            raise NotPure(name)
+
+    def _constant(self, node: Any) -> None:
+        if node.value is Ellipsis:
+            raise NotPure("...")
+
+    def _attribute(self, node: Any) -> None:
+        if type(node.ctx) is not ast.Load or node.attr not in ATTRIBUTES:
+            raise NotPure(f".{node.attr}")
+        self._read(node.value)
+
+    def _subscript(self, node: Any) -> None:
+        if type(node.ctx) is not ast.Load:
+            raise NotPure("stores to what may be another's")
+        self._parts(node)
+
+    def _compare(self, node: Any) -> None:
+        self._read(node.left)
+        self._read(node.comparators[0])
+        for later in node.comparators[1:]:
+            self._unsure_one(later)
+
+    def _bool_op(self, node: Any) -> None:
+        self._read(node.values[0])
+        for later in node.values[1:]:
+            self._unsure_one(later)
+
+    def _assert(self, node: Any) -> None:
+        self._read(node.test)
+        if node.msg is not None:
+            self._unsure_one(node.msg)
+
+    def _unsure_one(self, node: ast.AST) -> None:
+        once, self._once = self._once, False
+        self._read(node)
+        self._once = once
+
+    def _call(self, node: Any) -> None:
+        function = node.func
+        if type(function) is not ast.Name:
+            self._read(function)
+        else:
+            name = function.id
+            self._allowed(name)
+            self.called.add(name)
+            if not self._later and name not in _ALLOWED_BUILTINS and self.sure and self._foreseen(node, name):
+                return
+        for part in node.args:
+            self._read(part)
+        for part in node.keywords:
+            self._read(part.value)
+
+    def _foreseen(self, node: Any, name: str) -> bool:
+        """Whether the call is now among those foreseen, its arguments being literals."""
+        if name in self._others:
+            return False
+        of_program = self._of_program.get(name, "" if self._function else name)
+        if of_program and self._once:
+            try:
+                arguments = [_literal(part) for part in node.args]
+                keywords = {_keyword(part): _literal(part.value) for part in node.keywords}
+            except LookupError:
+                pass
+            else:
+                self.calls.append((of_program, arguments, keywords))
+                return True
+        self.sure = False
+        return False
+
+    def _def(self, node: Any) -> None:
+        if node.decorator_list or node.name.startswith("__") or getattr(node, "type_params", None):
+            raise NotPure("a decorator")
+        self._pytest |= node.name.startswith("test")
+        if node.returns is not None:
+            self._annotation(node.returns)
+            node.returns = None
+        self._unsure(node.args)
+        if node.name == "check" and self._check is None and not self._later:
+            self._check = node  # called at the end
+            return
+        # Whoever calls it or hands it on may call the program.
+        self._of_program.setdefault(node.name, "")
+        later, self._later = self._later, True
+        for statement in node.body:
+            self._read(statement)
+        self._later = later
+
+    def _body_of_check(self, node: Any) -> None:
+        arguments = node.args
+        if self._function and len(arguments.args) == 1 and not arguments.posonlyargs:
+            self._of_program[arguments.args[0].arg] = self._function
+        self._of_program["check"] = ""
+        for statement in node.body:
+            self._read(statement)
+
+    def _argument(self, node: Any) -> None:
+        if node.arg.startswith("__"):
+            raise NotPure(node.arg)
+        if node.annotation is not None:
+            self._annotation(node.annotation)
+            node.annotation = None
+
+    def _annotation(self, node: ast.AST) -> None:
+        """Annotations are not executed: only such as cannot fail may be left out."""
+        if isinstance(node, ast.Name):
+            self._annotated.add(node.id)
+            return
+        if isinstance(node, ast.Constant) and node.value is None:
+            return
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            for part in (node.value, *inner):
+                self._annotation(part)
+            return
+        raise NotPure("an annotation")
+
+    def _import(self, node: Any) -> None:
+        names = {alias.asname or alias.name for alias in node.names}
+        if any(name.startswith("__") for name in names):
+            raise NotPure("a name for a module")
+        self._others |= names
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name not in _MEMBERS:
+                    raise NotPure(f"import {alias.name}")
+                self.random |= alias.name == "random"
+            return
+        assert isinstance(node, ast.ImportFrom)
+        members = _TYPING if node.module == "typing" else _MEMBERS.get(node.module or "", frozenset())
+        if node.level or not all(alias.name in members for alias in node.names):
+            raise NotPure(f"from {node.module} import")
+        self.random |= node.module == "random"
+        if node.module == "typing":
+            self._of_typing |= names
+
+
+def _literal(node: Any) -> Any:
+    """The value of a literal.
+
+    Raises:
+        LookupError: it is none.
+    """
+    kind = cast("type[ast.AST]", type(node))
+    if kind is ast.Constant:
+        if node.value is not Ellipsis:
+            return node.value
+    elif kind is ast.List:
+        return [_literal(part) for part in node.elts]
+    elif kind is ast.Tuple:
+        return tuple(_literal(part) for part in node.elts)
+    elif kind is ast.Dict and None not in node.keys:
+        return _literal_dict(node)
+    elif kind is ast.UnaryOp and type(node.op) is ast.USub and type(node.operand) is ast.Constant:
+        value: Any = node.operand.value
+        if type(value) in (int, float):
+            return -value
+    raise LookupError
+
+
+def _literal_dict(node: Any) -> dict[Any, Any]:
+    try:
+        return {_literal(key): _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
+    except TypeError:  # what cannot be a key
+        raise LookupError from None
+
+
+def _keyword(node: ast.keyword) -> str:
+    if node.arg is None:
+        raise LookupError
+    return node.arg
+
+
+def _import(name: str, globals: Any = None, locals: Any = None, names: Any = (), level: int = 0) -> Any:
+    if level or (name not in _MEMBERS and name != "typing"):
+        raise NotPure(f"import {name}")
+    return importlib.import_module(name)
+
+
+def _type(value: Any) -> type[Any]:
+    kind = cast("type[Any]", type(value))
+    if kind not in _VALUE_TYPES:
+        raise NotPure(f"the type of a {kind.__name__}")
+    return kind
+
+
+def _print(*values: Any, **options: Any) -> None:
+    """Nobody reads what tests print."""
+
+
+#: All the builtins that pure code gets: a second wall behind the check of its source.
+BUILTINS: dict[str, Any] = {name: getattr(builtins, name) for name in _BUILTINS.split()} | {
+    "__import__": _import,
+    "type": _type,
+    "print": _print,
+}
+
+
+def from_library(name: str) -> Any:
+    """A module or member that tests use without importing it; `name` as "module" or "module.member".
+
+    Raises:
+        NotPure: it is not on the list.
+    """
+    module, _, member = name.partition(".")
+    if module not in _MEMBERS or (member and member not in _MEMBERS[module]):
+        raise NotPure(name)
+    found = importlib.import_module(module)
+    return getattr(found, member) if member else found
