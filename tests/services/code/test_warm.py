@@ -318,6 +318,17 @@ def test_it_is_replaced_after_a_while(ask: Any, warm: Any, monkeypatch: pytest.M
     assert len(seen) >= 3
 
 
+def test_it_is_replaced_after_an_error_and_when_it_has_grown(ask: Any, warm: Any) -> None:
+    adds = "def check(candidate):\n    assert candidate(2) + 1 == 4"
+    grows = "def check(candidate):\n    x = 'x' * 100_000_000\n    assert candidate(2) == 3"
+    for program, test, expected in (("def f(x): return None", adds, "WA"), (RIGHT, grows, "AC")):
+        assert ask.asserts(RIGHT, CHECK, function="f") == "AC"
+        before = set(warm())
+        assert ask.asserts(program, test, function="f") == expected
+        assert ask.asserts(RIGHT, CHECK, function="f") == "AC"
+        assert set(warm()) != before
+
+
 def test_another_memory_limit_gets_another_process(ask: Any) -> None:
     task: dict[str, Any] = {"function": "f"}
     assert ask.asserts(RIGHT, CHECK, **task) == "AC"
