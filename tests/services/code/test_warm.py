@@ -184,8 +184,9 @@ def test_verdicts_are_those_of_a_sandbox_alone(ask: Any, alone: Any, name: str, 
     together = judged()
     alone()
     found = judged()
-    assert (together[0], (together[1] or "")[:8]) == (found[0], (found[1] or "")[:8])
-    if found[0] != "TLE":
+    assert together[0] == found[0]
+    # Times differ, and so do the words for an exception of the interpreter's own lack of memory.
+    if found[0] != "TLE" and name != "takes memory":
         assert together == found
 
 
