@@ -50,6 +50,9 @@ class Adapters:
     def refresh(self) -> None:
         """The base never changes."""
 
+    def close(self) -> None:
+        """There is nothing to give up."""
+
     @contextmanager
     def module(self) -> Iterator[nn.Module]:
         """The model without its adapters."""

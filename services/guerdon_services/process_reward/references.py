@@ -25,6 +25,10 @@ class Reference(Protocol):
         """The model, fit to run within the context."""
         ...
 
+    def close(self) -> None:
+        """Download no more."""
+        ...
+
 
 class Frozen:
     """A model that never changes."""
@@ -40,6 +44,9 @@ class Frozen:
     def module(self) -> AbstractContextManager[nn.Module]:
         """The model itself."""
         return nullcontext(self._module)
+
+    def close(self) -> None:
+        """There is nothing to give up."""
 
 
 class FollowedPolicy:
@@ -73,3 +80,7 @@ class FollowedPolicy:
     def module(self) -> AbstractContextManager[nn.Module]:
         """The policy's weights of `version`."""
         return nullcontext(self._followed.model)
+
+    def close(self) -> None:
+        """Download no more."""
+        self._followed.close()

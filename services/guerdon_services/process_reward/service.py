@@ -31,6 +31,9 @@ from guerdon_services.process_reward.store import VersionStore, digest, save_wei
 from guerdon_services.runtime.scorer import RELEASE, Batching, Learner, ScoreJob, Unscorable
 from guerdon_services.scoring import ScoredSequence
 
+#: Log-ratios of fewer nats per token can be the rounding of two forwards.
+_ROUNDING = 1e-5
+
 
 @dataclass(frozen=True)
 class _Labelled:
@@ -99,7 +102,8 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         return adapters or Frozen(models.load(settings.model, device=settings.device).model)
 
     def close(self) -> None:
-        """Give up the weights folder."""
+        """Give up the weights folder, and follow the policy no more."""
+        self._reference.close()
         self._store.close()
 
     @property
@@ -239,9 +243,12 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
     def _metrics(
         self, step: Step, labelled: Sequence[_Labelled], options: ProcessRewardOptions
     ) -> dict[str, float]:
-        logits_B = self._rewards.beta(options) * torch.stack([ratios_T.sum() for ratios_T in step.log_ratios])
+        sums_B = torch.stack([ratios_T.sum() for ratios_T in step.log_ratios])
+        lengths_B = torch.tensor([len(ratios_T) for ratios_T in step.log_ratios])
+        # Rounding, as everywhere in version 0, is no opinion: half right.
+        sums_B = torch.where(sums_B.abs() <= _ROUNDING * lengths_B, 0, sums_B)
+        logits_B = self._rewards.beta(options) * sums_B
         outcomes_B = torch.tensor([item.outcome for item in labelled])
-        # A logit of exactly 0, as everywhere in version 0, is no opinion: half right.
         right_B = torch.where(logits_B == 0, 0.5, ((logits_B > 0) == (outcomes_B > 0.5)).float())
         return {
             "loss": step.loss,

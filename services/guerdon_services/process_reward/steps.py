@@ -47,8 +47,15 @@ def ends_in(texts: Sequence[str], separator: str, *, blank: Collection[int] = ()
 def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """The text that each token adds to the decoded response; a character of several tokens counts to the last.
 
-    Decodes a short window at a time: tokens decode differently alone, at the start, and after others.
+    Where tokens decode differently alone and after others, as parts of a character do, a short window at a time
+    is decoded.
     """
+    alone = {token: _decode(tokenizer, [token]) for token in set(ids)}
+    texts = [alone[token] for token in ids]
+    return texts if "".join(texts) == _decode(tokenizer, ids) else _texts_in_windows(tokenizer, ids)
+
+
+def _texts_in_windows(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     texts: list[str] = []
     begin, read = 0, 0  # the window starts at `begin`; the texts of the tokens before `read` are settled
     before = ""  # what ids[begin:read] decode to

@@ -1,7 +1,7 @@
 """The service class: scores, updates, idempotency, exact returns to older versions."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +13,11 @@ from guerdon import weights
 from guerdon.types import Result, Sample, Status, UpdateRequest, UpdateResponse
 from guerdon_services import models
 from guerdon_services.process_reward.service import ProcessRewardScorer
-from guerdon_services.process_reward.settings import ProcessRewardOptions, ProcessRewardSettings
+from guerdon_services.process_reward.settings import ProcessRewardOptions
 from guerdon_services.runtime.scorer import NotReady, ScoreJob
 from guerdon_services.scoring import ScoredSequence, token_logprobs
 
 Start = Callable[..., ProcessRewardScorer]
-
-
-@pytest.fixture
-def start(tiny_llama: Path, tmp_path: Path) -> Iterator[Start]:
-    """Starts the service on one weights folder; a second start first closes the one before."""
-    opened: list[ProcessRewardScorer] = []
-
-    def start(**settings: Any) -> ProcessRewardScorer:
-        while opened:
-            opened.pop().close()
-        given = {"model": tiny_llama, "weights_dir": tmp_path / "prm", "lr": 1e-3} | settings
-        scorer = ProcessRewardScorer(ProcessRewardSettings(**given))
-        scorer.open()
-        opened.append(scorer)
-        return scorer
-
-    yield start
-    while opened:
-        opened.pop().close()
 
 
 SAMPLES = [
