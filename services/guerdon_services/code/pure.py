@@ -7,49 +7,21 @@ attribute leads it to anything that outlives it and can change.
 """
 
 import ast
-import builtins
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, cast
 
 from guerdon_services.code.plain_side import Call
-
-_BUILTINS = """
-abs all any bool bytes chr complex dict divmod enumerate filter float frozenset int isinstance len list map max min
-ord pow print range repr reversed round set slice sorted str sum tuple type zip
-"""
-#: Modules that pure tests may import, and what of them; all of it without a state of its own, except for `random`,
-#: which gets a new one for each run.
-MODULES = {
-    "collections": "Counter OrderedDict defaultdict deque",
-    "copy": "copy deepcopy",
-    "functools": "reduce",
-    "itertools": "accumulate chain combinations islice permutations product repeat zip_longest",
-    "math": "ceil comb cos dist e exp fabs factorial floor gcd hypot inf isclose isinf isnan isqrt log log10 log2 nan "
-    "perm pi pow prod sin sqrt tan trunc",
-    "random": "Random choice choices randint random randrange sample shuffle uniform",
-    "string": "ascii_letters ascii_lowercase ascii_uppercase digits punctuation",
-}
-#: Only for annotations, which are left out.
-_OF_TYPING = """
-Any Callable Dict Iterable List Optional Sequence Set Tuple Union
-"""
-_METHODS = """
-add append capitalize clear copy count decode difference discard encode endswith extend get index insert intersection
-isalpha isdigit islower isspace issubset issuperset isupper items join keys lower lstrip most_common pop remove replace
-reverse rstrip setdefault sort split splitlines startswith strip swapcase symmetric_difference title union update upper
-values zfill
-"""
-_TYPING = frozenset(_OF_TYPING.split())
-_MEMBERS = {name: frozenset(members.split()) for name, members in MODULES.items()}
-ATTRIBUTES = frozenset(_METHODS.split()).union(*_MEMBERS.values())
-_ALLOWED_BUILTINS = frozenset(_BUILTINS.split())
-_ALL_BUILTINS = frozenset(vars(builtins))
-_VALUE_TYPES = frozenset(
-    {bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, range, type(None)}
+from guerdon_services.code.pure_names import (
+    ALL_BUILTINS,
+    ALLOWED_BUILTINS,
+    ATTRIBUTES,
+    MEMBERS,
+    TYPING,
+    NotPure,
 )
+
 #: Nodes of which every part is read like any other.
 _GENERIC = (
     *(
@@ -80,10 +52,6 @@ _NOTHING = (
     ast.boolop,
     ast.cmpop,
 )
-
-
-class NotPure(Exception):
-    """The source does what is not on the list."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +89,7 @@ def compiled(source: str, name: str, function: str = "") -> Pure:
     names = reader.loaded | reader.called
     return Pure(
         code=code,
-        globals=tuple(each for each in known if each in names and each not in _ALLOWED_BUILTINS),
+        globals=tuple(each for each in known if each in names and each not in ALLOWED_BUILTINS),
         random=reader.random,
         called=frozenset(reader.called - reader.loaded),
         foreseen=reader.calls,
@@ -185,7 +153,7 @@ class _Reader:
             raise NotPure("functions for pytest")
         if not (self.loaded | self.called).isdisjoint(self._of_typing):
             raise NotPure("a type as a value")
-        if not self._annotated <= _ALLOWED_BUILTINS | self._of_typing:
+        if not self._annotated <= ALLOWED_BUILTINS | self._of_typing:
             raise NotPure("an annotation")
 
     def _read(self, node: ast.AST) -> None:
@@ -232,8 +200,8 @@ class _Reader:
             self.sure = False  # who knows who calls it
 
     def _allowed(self, name: str) -> None:
-        if name not in _ALLOWED_BUILTINS and (
-            name in _ALL_BUILTINS or (name.startswith("__") and name != "__name__")
+        if name not in ALLOWED_BUILTINS and (
+            name in ALL_BUILTINS or (name.startswith("__") and name != "__name__")
         ):
             raise NotPure(name)
 
@@ -280,7 +248,7 @@ class _Reader:
             name = function.id
             self._allowed(name)
             self.called.add(name)
-            if not self._later and name not in _ALLOWED_BUILTINS and self.sure and self._foreseen(node, name):
+            if not self._later and name not in ALLOWED_BUILTINS and self.sure and self._foreseen(node, name):
                 return
         for part in node.args:
             self._read(part)
@@ -358,12 +326,12 @@ class _Reader:
         self._others |= names
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name not in _MEMBERS:
+                if alias.name not in MEMBERS:
                     raise NotPure(f"import {alias.name}")
                 self.random |= alias.name == "random"
             return
         assert isinstance(node, ast.ImportFrom)
-        members = _TYPING if node.module == "typing" else _MEMBERS.get(node.module or "", frozenset())
+        members = TYPING if node.module == "typing" else MEMBERS.get(node.module or "", frozenset())
         if node.level or not all(alias.name in members for alias in node.names):
             raise NotPure(f"from {node.module} import")
         self.random |= node.module == "random"
@@ -405,41 +373,3 @@ def _keyword(node: ast.keyword) -> str:
     if node.arg is None:
         raise LookupError
     return node.arg
-
-
-def _import(name: str, globals: Any = None, locals: Any = None, names: Any = (), level: int = 0) -> Any:
-    if level or (name not in _MEMBERS and name != "typing"):
-        raise NotPure(f"import {name}")
-    return importlib.import_module(name)
-
-
-def _type(value: Any) -> type[Any]:
-    kind = cast("type[Any]", type(value))
-    if kind not in _VALUE_TYPES:
-        raise NotPure(f"the type of a {kind.__name__}")
-    return kind
-
-
-def _print(*values: Any, **options: Any) -> None:
-    """Nobody reads what tests print."""
-
-
-#: All the builtins that pure code gets: a second wall behind the check of its source.
-BUILTINS: dict[str, Any] = {name: getattr(builtins, name) for name in _BUILTINS.split()} | {
-    "__import__": _import,
-    "type": _type,
-    "print": _print,
-}
-
-
-def from_library(name: str) -> Any:
-    """A module or member that tests use without importing it; `name` as "module" or "module.member".
-
-    Raises:
-        NotPure: it is not on the list.
-    """
-    module, _, member = name.partition(".")
-    if module not in _MEMBERS or (member and member not in _MEMBERS[module]):
-        raise NotPure(name)
-    found = importlib.import_module(module)
-    return getattr(found, member) if member else found

@@ -20,7 +20,7 @@ import struct
 from types import FrameType, FunctionType
 from typing import Any, NoReturn, TypedDict, cast
 
-from guerdon_services.code import codec, linked, pure
+from guerdon_services.code import codec, linked, pure, pure_names
 from guerdon_services.code.peer import LINK_FD, LinkLost, send
 from guerdon_services.code.plain_side import CALLS, JSON, RAISED, VALUE, Call
 from guerdon_services.code.standins import Function, give_contents, wants_effects
@@ -95,7 +95,7 @@ class WarmSide:
         call = (function, arguments, keywords, effects)
         if self._ahead or self._complete:
             if not self._ahead or self._ahead.pop() != _marshalled(call):
-                raise pure.NotPure("it makes a call that was not foreseen")
+                raise pure_names.NotPure("it makes a call that was not foreseen")
         else:
             self._send(CALLS + _marshalled((False, [call])))
         answer = self._answer()
@@ -195,7 +195,7 @@ def serve() -> NoReturn:
 
 def _report(asked: Asked, descriptor: int, sources: dict[tuple[str, str, str], _Sources]) -> bytes:
     key = (asked["setup"], asked["source"], asked["function"])
-    namespace: dict[str, Any] = {"__name__": "tests", "__builtins__": pure.BUILTINS}
+    namespace: dict[str, Any] = {"__name__": "tests", "__builtins__": pure_names.BUILTINS}
     try:
         found = sources.get(key)
         if found is None:
@@ -206,7 +206,7 @@ def _report(asked: Asked, descriptor: int, sources: dict[tuple[str, str, str], _
         side = WarmSide(descriptor)
         _run(side, namespace, found, asked["function"])
         return KEEP + (linked.PASSED if side.asked else NEVER + b"they ask nothing")
-    except pure.NotPure as error:
+    except pure_names.NotPure as error:
         return KEEP + NEVER + str(error).encode("utf-8", "replace")[:1000]
     except _NotPlain as error:
         return KEEP + OTHERS + str(error).encode("utf-8", "replace")[:1000]
@@ -233,7 +233,7 @@ def _run(side: WarmSide, namespace: dict[str, Any], sources: _Sources, function:
         try:
             exec(setup.code, namespace)
         except Exception as error:
-            raise pure.NotPure(f"the setup: {error}") from None
+            raise pure_names.NotPure(f"the setup: {error}") from None
     candidate = _bind(side, namespace, tests, function)
     if tests.foreseen:
         side.ask_ahead(tests.foreseen, complete=tests.complete)
@@ -248,14 +248,14 @@ def _bind(side: WarmSide, namespace: dict[str, Any], tests: pure.Pure, function:
     unknown = [name for name in tests.globals if name not in namespace]
     for name in unknown:
         if name in linked.LIBRARY and name != function:
-            namespace[name] = pure.from_library(linked.LIBRARY[name])
+            namespace[name] = pure_names.from_library(linked.LIBRARY[name])
     if function:
         candidate = namespace[function] = Function(side, function)
         namespace.setdefault("candidate", candidate)
         return candidate
     wanted = [name for name in unknown if name not in namespace]
     if not tests.called.issuperset(wanted):
-        raise pure.NotPure("what may be a constant of the program")
+        raise pure_names.NotPure("what may be a constant of the program")
     namespace.update({name: Function(side, name) for name in wanted})
     return Function(side, "candidate")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from guerdon.types import CodeTask, CodeTest, Limits
-from guerdon_services.code import pure
+from guerdon_services.code import pure, pure_names
 from guerdon_services.code.warm import WarmTests
 
 CHECK = "def check(candidate):\n    assert candidate(2) == 3\n    assert candidate([1, 2]) == [2, 3]\n"
@@ -94,20 +94,20 @@ def test_pure_tests_share_a_process(ask: Any, warm: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", list(IMPURE))
 def test_what_could_last_is_not_pure(name: str) -> None:
-    with pytest.raises(pure.NotPure):
+    with pytest.raises(pure_names.NotPure):
         pure.compiled(IMPURE[name], "<tests>", "f")
 
 
 def test_pure_tests_reach_nothing_that_lasts() -> None:
     """What they can import, and every attribute of it that they may name, is a function, a type or cannot change."""
     fixed = (int, float, str, bytes, bool, type(None))
-    for name in pure.MODULES:
-        module = pure.from_library(name)
-        for attribute in pure.ATTRIBUTES & set(dir(module)):
+    for name in pure_names.MODULES:
+        module = pure_names.from_library(name)
+        for attribute in pure_names.ATTRIBUTES & set(dir(module)):
             value = getattr(module, attribute)
             assert callable(value) or isinstance(value, fixed), f"{name}.{attribute}"
             assert not inspect.ismodule(value)
-    assert set(pure.BUILTINS) < set(dir(__import__("builtins")))
+    assert set(pure_names.BUILTINS) < set(dir(__import__("builtins")))
 
 
 def test_what_is_asked_ahead() -> None:
