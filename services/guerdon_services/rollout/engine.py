@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from guerdon.types import VersionsResponse
+
 
 @dataclass(frozen=True)
 class Row:
@@ -63,6 +65,10 @@ class Engine(Protocol):
     @property
     def context_length(self) -> int | None:
         """The longest prompt and response together, in tokens; None when there is no limit."""
+        ...
+
+    def versions(self) -> VersionsResponse:
+        """The version that answers now, and those that can still be read; called from any thread."""
         ...
 
     def follow(self, min_version: int, timeout_s: float) -> None:

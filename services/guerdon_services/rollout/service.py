@@ -5,12 +5,20 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from guerdon.types import GenerateResult, GenerateSample, Rollout, Sampling, Status
+from guerdon.types import GenerateResult, GenerateSample, Rollout, Sampling, Status, VersionsResponse
 from guerdon_services import models
 from guerdon_services.rollout.engine import Engine, Row, Sampled
 from guerdon_services.rollout.engines import open_engine
 from guerdon_services.rollout.settings import RolloutSettings
-from guerdon_services.runtime.scorer import RELEASE, Batching, GenerateJob, Generator, NotReady, Unscorable
+from guerdon_services.runtime.scorer import (
+    RELEASE,
+    Batching,
+    GenerateJob,
+    Generator,
+    NotReady,
+    Unscorable,
+    Versioned,
+)
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
     from guerdon_services.runtime.dispatch import Dispatcher
 
 
-class RolloutGenerator(Generator[RolloutSettings]):
+class RolloutGenerator(Generator[RolloutSettings], Versioned):
     """Samples `n` responses per prompt from the policy, and follows its published weights."""
 
     name: ClassVar[str] = "rollout"
@@ -56,6 +64,14 @@ class RolloutGenerator(Generator[RolloutSettings]):
     def model_version(self) -> int | None:
         """The version of the weights that answer now."""
         return None if self._engine is None else self._engine.version
+
+    def versions(self) -> VersionsResponse:
+        """The version that answers now, and those in the folder that is followed."""
+        return self.engine.versions()
+
+    def refresh(self) -> None:
+        """Take up the latest published weights."""
+        self.engine.follow(0, 0.0)
 
     @property
     def served_name(self) -> str:

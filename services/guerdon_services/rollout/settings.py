@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from guerdon_services.models import WeightsLocation
 from guerdon_services.runtime.scorer import ScorerSettings
 
 
@@ -13,8 +14,8 @@ class RolloutSettings(ScorerSettings):
 
     #: A Hugging Face folder, or a `guerdon.weights` folder whose latest version is loaded.
     model: Path
-    #: The `guerdon.weights` folder to follow; `model` itself when absent.
-    weights_dir: Path | None = None
+    #: The `guerdon.weights` folder to follow, or the URL of one; `model` itself when absent.
+    weights_dir: WeightsLocation | None = None
     engine: Literal["auto", "transformers", "vllm"] = "auto"
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"

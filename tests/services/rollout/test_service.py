@@ -198,3 +198,12 @@ def test_a_request_waits_for_its_version(tiny_llama: Path, tmp_path: Path) -> No
     weights.publish(tmp_path, 2, shifted(tiny_llama, 0.2))
     waiting.join(30)
     assert [version for _, version in answers] == [2]
+
+
+def test_says_which_versions_there_are_and_takes_up_the_newest(tiny_llama: Path, tmp_path: Path) -> None:
+    service = opened(tiny_llama, weights_dir=tmp_path)
+    assert (service.versions().current, service.versions().versions) == (0, [])
+    weights.publish(tmp_path, 3, models.load(tiny_llama).model.save_pretrained)
+    service.refresh()
+    assert service.versions().current == service.model_version == 3
+    assert [one.version for one in service.versions().versions] == [3]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedTokenizerBase
 
+from guerdon.types import VersionsResponse
 from guerdon_services import models
 from guerdon_services.rollout.engine import Row, Sampled
 from guerdon_services.rollout.engines.sampling import Sampler
@@ -56,12 +57,17 @@ class TransformersEngine:
         """What the model's configuration says."""
         return self._followed.language_model.context_length
 
+    def versions(self) -> VersionsResponse:
+        """The loaded version, and those in the folder that is followed."""
+        return self._followed.versions()
+
     def follow(self, min_version: int, timeout_s: float) -> None:
         """Take up the latest published weights; wait up to `timeout_s` for `min_version` to appear."""
         self._followed.wait_for(min_version, timeout_s)
 
     def close(self) -> None:
-        """Nothing to release: the process ends with the service."""
+        """Download no more."""
+        self._followed.close()
 
     @torch.inference_mode()
     def generate(self, rows: Sequence[Row]) -> list[Sampled]:
