@@ -12,6 +12,7 @@ killed. No tensor is touched here; `guerdon.mirrors` carries such a folder to a 
 """
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LATEST = "LATEST"
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_FOLDER = re.compile(r"v([0-9]{9,19})")
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,18 @@ def set_latest(folder: Path, version: int) -> None:
 
 
 def latest(folder: Path) -> Published | None:
-    """The version to serve, or None when nothing was published yet."""
+    """The version to serve, or None when nothing was published yet.
+
+    Raises:
+        ValueError: `LATEST` holds something else than a version; nothing here writes such a file.
+    """
     try:
-        version = int((folder / _LATEST).read_text())
+        text = (folder / _LATEST).read_text(errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{folder / _LATEST} holds {text[:40]!r}, which is no version")
+    version = int(text)
     path = version_path(folder, version)
     # While a version is published anew, or when its writer was killed at that: the one that stood there.
     for candidate in (path, _aside(path), path):
@@ -120,9 +130,9 @@ def published(folder: Path) -> list[Published]:
     if not folder.is_dir():
         return []
     versions = [
-        Published(int(path.name[1:]), path)
+        Published(int(match[1]), path)
         for path in folder.iterdir()
-        if path.name.startswith("v") and path.name[1:].isdigit()
+        if (match := _FOLDER.fullmatch(path.name)) and path.is_dir()
     ]
     return sorted(versions, key=lambda published: published.version)
 

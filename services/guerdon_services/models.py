@@ -134,6 +134,15 @@ def read_weights(model: PreTrainedModel, folder: Path) -> None:
         raise HalfRead(f"{folder}: {error}") from error
 
 
+def kept_versions(folder: Path) -> list[ModelVersion]:
+    """What a weights folder holds, oldest first; a version that is just being removed is left out."""
+    return [
+        ModelVersion(version=one.version, path=str(one.path), created_unix_s=identity[-1] / 1e9)
+        for one in weights.published(folder)
+        if (identity := weights.identity(one)) is not None
+    ]
+
+
 def _location(given: object) -> object:
     return Path(given) if isinstance(given, str) and not is_url(given) else given
 
@@ -172,6 +181,7 @@ class FollowedModel:
         self.version = first.version if first else 0
         self._refused: tuple[int, ...] | None = None
         self._half_read = False
+        self._error = ""
 
     def close(self) -> None:
         """Download no more."""
@@ -190,12 +200,7 @@ class FollowedModel:
 
     def versions(self) -> VersionsResponse:
         """The version that is loaded, and those in the folder that is followed."""
-        kept = [
-            ModelVersion(version=one.version, path=str(one.path), created_unix_s=identity[-1] / 1e9)
-            for one in weights.published(self._followed)
-            if (identity := weights.identity(one)) is not None
-        ]
-        return VersionsResponse(current=self.version, versions=kept)
+        return VersionsResponse(current=self.version, versions=kept_versions(self._followed))
 
     def refresh(self) -> bool:
         """Take up the latest published version, if it is another one; call before each batch.
@@ -209,8 +214,12 @@ class FollowedModel:
         return taken_up
 
     def _take_up(self) -> bool:
-        latest = weights.latest(self._followed)
-        identity = weights.identity(latest)
+        try:
+            latest = weights.latest(self._followed)
+            identity = weights.identity(latest)
+        except (ValueError, OSError) as error:
+            self._warn("unknown", error)
+            return False
         if latest is None or identity is None or identity == self._refused:
             return False
         if identity == self._loaded and not self._half_read:
@@ -222,13 +231,20 @@ class FollowedModel:
             _log.exception("weights half read", version=latest.version)
             return False
         except (WeightsMismatch, SafetensorError, OSError) as error:
-            _log.warning("weights refused", version=latest.version, serving=self.version, error=str(error))
+            self._warn(str(latest.version), error)
             if not isinstance(error, OSError):
                 self._refused = identity  # damaged for good, whereas a file system may recover
             return False
         self.version, self._loaded, self._half_read = latest.version, identity, False
+        self._error = ""
         _log.info("weights taken up", version=latest.version)
         return True
+
+    def _warn(self, version: str, error: Exception) -> None:
+        """Say it once: the next look is a fraction of a second away."""
+        if str(error) != self._error:
+            _log.warning("weights refused", version=version, serving=self.version, error=str(error))
+        self._error = str(error)
 
     def wait_for(self, version: int, timeout_s: float) -> bool:
         """Refresh until at least `version` is loaded; False when it did not come in time."""
@@ -274,8 +290,7 @@ def encode_prompt(
         return list(prompt_token_ids)
     if prompt is None:
         raise Unscorable("prompt: missing; give prompt or prompt_token_ids")
-    length = len(prompt) if isinstance(prompt, str) else sum(len(message.content) for message in prompt)
-    check_characters(tokenizer, context, "prompt", length)
+    check_characters(tokenizer, context, "prompt", len(_words(prompt)))
     with refusals("prompt"):
         if isinstance(prompt, str):
             ids = cast(list[int], tokenizer(prompt)["input_ids"])
@@ -285,6 +300,13 @@ def encode_prompt(
     if not ids:
         raise Unscorable("prompt: empty; the first token of a response needs one before it")
     return ids
+
+
+def _words(prompt: Prompt) -> str:
+    """All that somebody wrote in a prompt, roles included: their text is anybody's too."""
+    if isinstance(prompt, str):
+        return prompt
+    return "".join(message.role + message.content for message in prompt)
 
 
 def _render(
@@ -337,6 +359,8 @@ def check_length(language_model: LanguageModel, field: str, prompt_tokens: int, 
         Unscorable: names `field` and both lengths.
     """
     limit = language_model.context_length
+    if limit is not None and prompt_tokens > limit:
+        raise Unscorable(f"prompt: {prompt_tokens} tokens are more than the model's context of {limit}")
     if limit is not None and prompt_tokens + response_tokens > limit:
         raise Unscorable(
             f"{field}: {prompt_tokens} prompt and {response_tokens} response tokens are more than "
@@ -368,9 +392,6 @@ def _longest_token(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def approximate_tokens(sample: Sample) -> int:
     """About how many tokens a sample has, without tokenising it: its ids, or one per three characters of text."""
-    prompt = (
-        sample.prompt if isinstance(sample.prompt, str) else "".join(m.content for m in sample.prompt or ())
-    )
-    prompt_tokens = len(sample.prompt_token_ids) or len(prompt) // 3 + 1
+    prompt_tokens = len(sample.prompt_token_ids) or len(_words(sample.prompt or "")) // 3 + 1
     response_tokens = len(sample.response_token_ids) or len(sample.response or "") // 3 + 1
     return prompt_tokens + response_tokens

@@ -47,6 +47,17 @@ def test_going_back_and_publishing_anew(tmp_path: Path) -> None:
     assert content(tmp_path) == "back to 1"
 
 
+def test_other_names_in_the_folder_are_no_versions(tmp_path: Path) -> None:
+    weights.publish(tmp_path, 1, text("one"))
+    for name in ("v\u00b2", "v\u0663", "v1", "vnext", "v000000002x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "v000000009").write_text("a file")
+    assert [one.version for one in weights.published(tmp_path)] == [1]
+    (tmp_path / "LATEST").write_text("soon")
+    with pytest.raises(ValueError, match="'soon', which is no version"):
+        weights.latest(tmp_path)
+
+
 def test_what_cannot_be_written_leaves_the_old_version(tmp_path: Path) -> None:
     weights.publish(tmp_path, 1, text("one"))
 

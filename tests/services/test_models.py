@@ -141,6 +141,29 @@ def test_a_version_published_anew_while_it_is_loaded_is_taken_up(
     assert all(torch.equal(new, old + 0.5) for new, old in zip(snapshot(followed), before, strict=True))
 
 
+@pytest.mark.parametrize("text", [b"", b"rubbish", b"\xff\xfe", b"-1", "\u0663".encode(), b"1_0", b"9" * 40])
+def test_a_latest_that_names_no_version_leaves_the_old_one_serving(
+    tmp_path: Path, tiny_llama: Path, text: bytes
+) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    followed = FollowedModel(tmp_path)
+    (tmp_path / "LATEST").write_bytes(text)
+    assert not followed.refresh()
+    assert [one.version for one in followed.versions().versions] == [1]
+    publish(tmp_path, 2, tiny_llama, add=0.5)
+    assert followed.refresh()
+    assert followed.version == 2
+
+
+def test_a_latest_that_cannot_be_read_leaves_the_old_one_serving(tmp_path: Path, tiny_llama: Path) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    followed = FollowedModel(tmp_path)
+    (tmp_path / "LATEST").unlink()
+    (tmp_path / "LATEST").mkdir()
+    assert not followed.refresh()
+    assert followed.version == 1
+
+
 def test_waits_for_a_version_only_so_long(tmp_path: Path, tiny_llama: Path) -> None:
     publish(tmp_path, 1, tiny_llama)
     followed = FollowedModel(tmp_path)
@@ -195,8 +218,10 @@ def test_text_that_cannot_fit_the_context_is_not_tokenised(tiny_llama: Path) -> 
         Unscorable, match=r"^prompt: 100001 characters are more than the model's context of 128"
     ):
         models.encode_prompt(tokenizer, long, context=128)
-    with pytest.raises(Unscorable, match=r"^prompt: 100001 characters"):
+    with pytest.raises(Unscorable, match=r"^prompt: 100005 characters"):
         models.encode_prompt(tokenizer, [ChatMessage(role="user", content=long)], context=128)
+    with pytest.raises(Unscorable, match=r"^prompt: 100002 characters"):
+        models.encode_prompt(tokenizer, [ChatMessage(role=long, content="1")], context=128)
     with pytest.raises(Unscorable, match=r"^response: 100001 characters"):
         models.encode_response(tokenizer, Sample(response=long), context=128)
     assert len(models.encode_response(tokenizer, Sample(response=long), context=100_001)) == len(long)
@@ -222,3 +247,5 @@ def test_sequences_longer_than_the_context_are_named(tiny_llama: Path) -> None:
     models.check_length(loaded, "response", 28, 100)
     with pytest.raises(Unscorable, match=r"response: 28 prompt and 101 response tokens .* context of 128"):
         models.check_length(loaded, "response", 28, 101)
+    with pytest.raises(Unscorable, match=r"^prompt: 129 tokens .* context of 128"):
+        models.check_length(loaded, "response", 129, 1)

@@ -50,6 +50,7 @@ class ProcessRewardReplica(Scorer[ReplicaSettings, ProcessRewardOptions], Versio
     def close(self) -> None:
         """Download no more."""
         self._followed.close()
+        self._reference.close()
 
     @property
     def model_version(self) -> int | None:

@@ -4,6 +4,7 @@ How it differs from PRIME's released code is listed in docs/papers/prime.md.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,6 @@ from torch import Tensor
 
 from guerdon.functional import pairwise_accuracy
 from guerdon.types import (
-    ModelVersion,
     Result,
     Status,
     UpdateRequest,
@@ -28,7 +28,7 @@ from guerdon_services.process_reward.rewards import Rewards, Versions, result
 from guerdon_services.process_reward.schedule import lr_factor
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ProcessRewardSettings
 from guerdon_services.process_reward.store import VersionStore, digest, save_weights
-from guerdon_services.runtime.scorer import RELEASE, Batching, Learner, ScoreJob, Unscorable
+from guerdon_services.runtime.scorer import RELEASE, Batching, Learner, NotReady, ScoreJob, Unscorable
 from guerdon_services.scoring import ScoredSequence
 
 #: Log-ratios of fewer nats per token can be the rounding of two forwards.
@@ -130,6 +130,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
 
     def score(self, batch: Sequence[ScoreJob[ProcessRewardOptions]]) -> list[Result]:
         """One result per job; samples at fault are `invalid_input`, their neighbours unharmed."""
+        self._ensure_published()
 
         def ratios_of(sequences: Sequence[ScoredSequence], temperature: float) -> list[Tensor]:
             return self._prm.log_ratios(sequences, temperature=temperature)
@@ -138,6 +139,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
 
     def refresh(self) -> None:
         """Take up the policy's newest weights, where it is the reference."""
+        self._ensure_published()
         self._reference.refresh()
 
     def update(self, request: UpdateRequest) -> UpdateResponse:
@@ -145,6 +147,7 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
 
         An id that was applied before gets the stored answer again; `base_version` returns to a kept version.
         """
+        self._ensure_published()
         repeated = self._repeated(request)
         if repeated is not None:
             return repeated
@@ -152,25 +155,26 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
             options = ProcessRewardOptions.model_validate(request.options)
             prepared = [self._rewards.prepare(sample, labelled=True) for sample in request.samples]
             labelled = _labelled(request, prepared)
-            self._start_from(request.base_version)
+            self._check_kept(request.base_version)
         except ValidationError as error:
             return self._refused(request, f"options.{_first(error)}")
         except Unscorable as error:
             return self._refused(request, str(error))
-        self.refresh()
         try:
+            self._start_from(request.base_version)
+            self.refresh()
             return self._apply(request, options, prepared, labelled)
         except Exception:
-            self._restore()  # what was published is the truth, also after a step that was not
+            self._published = False  # what was published is the truth, also after a step that was not
+            with suppress(NotReady):
+                self._ensure_published()
             raise
 
     def versions(self) -> VersionsResponse:
         """The current version and the kept ones."""
-        kept = [
-            ModelVersion(version=kept.version, path=str(kept.path), created_unix_s=kept.path.stat().st_mtime)
-            for kept in self._store.kept()
-        ]
-        return VersionsResponse(current=self._version, versions=kept)
+        return VersionsResponse(
+            current=self._version, versions=models.kept_versions(self.settings.weights_dir)
+        )
 
     def _apply(
         self,
@@ -280,13 +284,17 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
             version_before=self._version,
         )
 
-    def _start_from(self, version: int | None) -> None:
-        """Return to the version an update asks for, if it is not the current one."""
+    def _check_kept(self, version: int | None) -> None:
         if version is None or version == self._version:
             return
         kept = [published.version for published in self._store.kept()]
         if version not in kept:
             raise Unscorable(f"base_version: {version} is not kept; kept are {kept}")
+
+    def _start_from(self, version: int | None) -> None:
+        """Return to the version an update asks for, if it is not the current one."""
+        if version is None or version == self._version:
+            return
         self._store.go_back(version)
         self._restore()
 
@@ -296,8 +304,25 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
             version, trained.model, trained.tokenizer, self._prm.optimizer, update, save=self._save
         )
 
+    def _ensure_published(self) -> None:
+        """Read the weights back where those in memory may be of no version; such weights must not answer.
+
+        Raises:
+            NotReady: they cannot be read.
+        """
+        if self._published:
+            return
+        try:
+            self._restore()
+        except Exception as error:
+            raise NotReady(
+                f"the weights cannot be read back from {self.settings.weights_dir}: {error}"
+            ) from error
+
     def _restore(self) -> None:
+        self._published = False
         self._version = self._store.restore(self._trained.model, self._prm.optimizer, self._read)
+        self._published = True
 
 
 def _labelled(request: UpdateRequest, prepared: Sequence[ScoredSequence | Result]) -> list[_Labelled]:

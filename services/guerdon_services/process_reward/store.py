@@ -20,6 +20,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from guerdon.types import UpdateRequest, UpdateResponse
 from guerdon_services.models import read_weights
 from guerdon_services.runtime.scorer import NotReady
 
+_LOCK = ".lock"
 _OPTIMIZER, _UPDATES, _RESPONSE = "optimizer.pt", "updates.json", "response.json"
 #: What only the learner needs; all of `lora.Adapters` is in the merged weights.
 _OWN = (_OPTIMIZER, _UPDATES, _RESPONSE, "adapters.pt")
@@ -60,12 +62,12 @@ class VersionStore:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._keep_last = keep_last
-        self._lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = _lock(folder)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self._check_latest()
+        except Exception:
             os.close(self._lock)
-            raise NotReady(f"another learner writes to {folder}") from None
+            raise
         for leftover in folder.glob(".tmp-*"):
             shutil.rmtree(leftover)
         self._drop_after_latest()
@@ -114,6 +116,7 @@ class VersionStore:
 
         `save` writes a Hugging Face model folder, and what `read` of `restore` wants besides.
         """
+        self._hold()
         applied = list(self.applied)
         if update is not None:
             applied.append(Applied(update[0].request_id, digest(update[0]), version))
@@ -157,13 +160,40 @@ class VersionStore:
 
     def go_back(self, version: int) -> None:
         """Make a kept version the latest, for `restore`, and drop the newer ones: they will be made anew."""
+        self._hold()
         weights.set_latest(self.folder, version)
         self._drop_after_latest()
         self._notify()
 
+    def _hold(self) -> None:
+        """Lock the folder again if it was removed and another one stands in its place.
+
+        Raises:
+            NotReady: another learner has locked that.
+        """
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self.folder / _LOCK), os.fstat(self._lock)):
+                return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        held, self._lock = self._lock, _lock(self.folder)
+        os.close(held)
+
     def _notify(self) -> None:
         if self._mirror is not None:
             self._mirror.notify()
+
+    def _check_latest(self) -> None:
+        """Refuse to begin anew where much was learnt; without `LATEST` only a killed beginning lies here.
+
+        Raises:
+            ValueError: there are versions, and `LATEST` names none of them.
+        """
+        kept = [published.version for published in self.kept()]
+        if self.current is None and kept not in ([], [0]):
+            raise ValueError(
+                f"{self.folder / 'LATEST'} names none of the versions {kept} that lie there; "
+                "write the number of the one to go on with into it, or choose another weights_dir"
+            )
 
     def _drop_after_latest(self) -> None:
         current = self.current
@@ -178,6 +208,21 @@ class VersionStore:
         if current is None:
             return []
         return [Applied(**entry) for entry in json.loads((current.path / _UPDATES).read_text())]
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor that holds the folder until it is closed.
+
+    Raises:
+        NotReady: another learner holds it.
+    """
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise NotReady(f"another learner writes to {folder}") from None
+    return descriptor
 
 
 def digest(request: UpdateRequest) -> str:

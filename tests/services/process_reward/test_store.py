@@ -16,7 +16,8 @@ from guerdon.stores import Store
 from guerdon.types import Sample, Status, UpdateRequest
 from guerdon_services.models import FollowedModel
 from guerdon_services.process_reward.service import ProcessRewardScorer
-from guerdon_services.process_reward.settings import ProcessRewardSettings
+from guerdon_services.process_reward.settings import ProcessRewardOptions, ProcessRewardSettings
+from guerdon_services.runtime.scorer import NotReady, ScoreJob
 
 Start = Callable[..., ProcessRewardScorer]
 
@@ -34,6 +35,69 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < ends
         time.sleep(0.01)
+
+
+def test_weights_that_cannot_be_read_back_do_not_answer(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a step that could not be published, those in memory are of no version."""
+    scorer = start()
+    scorer.update(request("u1"))
+    job = ScoreJob(Sample(prompt="1+1=", response="2"), ProcessRewardOptions())
+    before = scorer.score([job])
+    latest = tmp_path / "prm" / "LATEST"
+
+    def fail(folder: Path, *_: object, **__: object) -> None:
+        latest.write_text("rubbish")
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(weights, "publish", fail)
+        with pytest.raises(OSError, match="gone"):
+            scorer.update(request("u2"))
+    for attempt in (lambda: scorer.score([job]), lambda: scorer.update(request("u2")), scorer.refresh):
+        with pytest.raises(NotReady, match="cannot be read back"):
+            attempt()
+    latest.write_text("1")
+    assert scorer.score([job]) == before
+    assert scorer.update(request("u2")).version_after == 2
+
+
+@pytest.mark.parametrize("left", [None, "77"])
+def test_a_learner_does_not_begin_anew_where_versions_lie(
+    start: Start, tmp_path: Path, left: str | None
+) -> None:
+    scorer = start()
+    for name in ("u1", "u2"):
+        scorer.update(request(name))
+    latest = tmp_path / "prm" / "LATEST"
+    latest.unlink() if left is None else latest.write_text(left)
+    for _ in range(2):  # the folder is free again after a refusal
+        with pytest.raises(ValueError, match=r"LATEST names none of the versions \[1, 2\]"):
+            start()
+    latest.write_text("2")
+    assert start().model_version == 2
+
+
+def test_a_first_version_that_a_kill_left_without_latest_is_made_anew(start: Start, tmp_path: Path) -> None:
+    start()
+    (tmp_path / "prm" / "LATEST").unlink()
+    assert start().model_version == 0
+
+
+def test_a_folder_that_was_replaced_has_one_learner(start: Start, tmp_path: Path) -> None:
+    scorer = start()
+    (tmp_path / "prm").rename(tmp_path / "away")
+    assert scorer.update(request("u1")).version_after == 1
+    with pytest.raises(NotReady, match="another learner"):
+        ProcessRewardScorer(scorer.settings).open()
+    (tmp_path / "prm").rename(tmp_path / "away too")
+    (tmp_path / "prm").mkdir()
+    other = ProcessRewardScorer(scorer.settings)
+    other.open()
+    with pytest.raises(NotReady, match="another learner"):
+        scorer.update(request("u2"))
+    other.close()
 
 
 def test_versions_reach_the_mirror_without_what_only_the_learner_needs(start: Start, tmp_path: Path) -> None:
