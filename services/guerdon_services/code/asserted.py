@@ -38,37 +38,44 @@ def asserted(
     sources = (program, test.source, plan.setup)
     worker = worker.fit(*sources)
     if warm.takes(plan, test):
-        verdict = _beside_others(worker, warm, plan, test, program)
-        if verdict is not None:
+        verdict, final = _beside_others(worker, warm, plan, test, program)
+        if verdict is not None and final:
             return verdict
-    return _alone(worker, tests_worker.fit(*sources), executor, plan, test, program)
+    else:
+        verdict = None
+    again = _alone(worker, tests_worker.fit(*sources), executor, plan, test, program)
+    # Who has failed once may fail in another way, but has no second try.
+    return again if verdict is None or again.verdict != "AC" else verdict
 
 
 def _beside_others(
     worker: Worker, warm: WarmTests, plan: Plan, test: Test, program: str
-) -> TestVerdict | None:
-    """The verdict where the tests are pure and only plain values cross, else None."""
+) -> tuple[TestVerdict | None, bool]:
+    """The verdict where the tests are pure and only plain values cross, else None; and whether it is final."""
     worker.make_ready()
     try:
         link = warm.begin(plan, test)
     except Infrastructure:
-        return None
+        return None, False
     try:
         run = _run_closing(worker, _job(plan, "serve", program, plan.setup), plan, 1.0, link)
     except BaseException:
         warm.replace()
         raise
     outcome = warm.outcome(plan, test)
-    if outcome is not None and outcome[:1] in (linked.FAILED, linked.PROGRAM_RAISED):
+    if outcome is None:
+        # How the program ended tells nothing: it may have been asked what the tests never ask.
+        return None, False
+    if outcome[:1] in (linked.FAILED, linked.PROGRAM_RAISED):
         # It may have been asked more than the tests came to; of all that it did then only its output counts.
-        return None if run.over_output else _of_outcome(run, outcome)
-    failure = None if run.unneeded else judge.failure(run, plan.limits)
-    if failure is None:
-        return None if outcome is None else _of_outcome(run, outcome)
-    if run.over_time and warm.waited_s() > plan.limits.wall_s / 10:
+        return _of_outcome(run, outcome), not run.over_output
+    if run.unneeded and not run.over_output:
+        return _of_outcome(run, outcome), True
+    failure = judge.failure(run, plan.limits)
+    if failure is not None and run.over_time and warm.waited_s() > plan.limits.wall_s / 10:
         # Maybe the tests kept it waiting, for want of a core: with two sandboxes that is told apart.
-        return None
-    return failure
+        return None, False
+    return failure or _of_outcome(run, outcome), True
 
 
 def _alone(

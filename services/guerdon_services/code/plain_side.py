@@ -61,7 +61,11 @@ def _answer(
         if effects:
             value = [value, arguments if _marshalled(arguments) != before else None]
         if _is_json(value, 0):
-            return JSON + json.dumps(value).encode()
+            try:
+                return JSON + json.dumps(value, ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                # Escaped, two halves of a character would come back as one.
+                pass
         return VALUE + codec.encode(value, _refuse)
     except Exception:
         return OTHER

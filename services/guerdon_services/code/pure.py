@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, cast
 
 from guerdon_services.code.plain_side import Call
+from guerdon_services.code.pure_calls import Foreseen, keyword, literal
 from guerdon_services.code.pure_names import (
     ALL_BUILTINS,
     ALLOWED_BUILTINS,
@@ -24,18 +25,8 @@ from guerdon_services.code.pure_names import (
 
 #: Nodes of which every part is read like any other.
 _GENERIC = (
-    *(
-        ast.Module,
-        ast.Assign,
-        ast.AugAssign,
-        ast.Return,
-        ast.UnaryOp,
-        ast.BinOp,
-        ast.List,
-        ast.Tuple,
-        ast.Set,
-    ),
-    *(ast.Slice, ast.Starred, ast.keyword, ast.Dict, ast.JoinedStr, ast.FormattedValue),
+    *(ast.Module, ast.Assign, ast.AugAssign, ast.Set, ast.Slice, ast.Starred, ast.keyword),
+    *(ast.JoinedStr, ast.FormattedValue),
 )
 #: Those whose parts may be executed once, never or many times.
 _UNSURE = (
@@ -52,6 +43,11 @@ _NOTHING = (
     ast.boolop,
     ast.cmpop,
 )
+#: What an assert may hold that only compares an answer with literals; calls and subtractions are looked at.
+_PLAIN = (
+    *(ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Call, ast.keyword),
+    *(ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, *_NOTHING),
+)
 
 
 @dataclass(frozen=True)
@@ -65,9 +61,9 @@ class Pure:
     random: bool
     #: Names that are called and nothing else.
     called: frozenset[str]
-    #: Calls of the program that it will make, one after the other, as long as its tests pass: the name, arguments
-    #: and keywords. Whoever asks them ahead has to see that they come.
-    foreseen: list[Call]
+    #: Calls of the program that it will make, one after the other, as long as its tests pass, in groups that may be
+    #: asked at once. Whoever asks them ahead has to see that they come.
+    foreseen: list[list[Call]]
     #: Whether those are all.
     complete: bool
 
@@ -92,8 +88,8 @@ def compiled(source: str, name: str, function: str = "") -> Pure:
         globals=tuple(each for each in known if each in names and each not in ALLOWED_BUILTINS),
         random=reader.random,
         called=frozenset(reader.called - reader.loaded),
-        foreseen=reader.calls,
-        complete=reader.sure and bool(reader.calls),
+        foreseen=reader.foreseen.groups,
+        complete=reader.sure and bool(reader.foreseen.count),
     )
 
 
@@ -115,7 +111,9 @@ class _Reader:
         self.loaded: set[str] = set()
         self.called: set[str] = set()
         self.random = False
-        self.calls: list[Call] = []
+        self.foreseen = Foreseen()
+        #: The present statement compares what the program answers with literals, and does nothing else.
+        self._plain = True
         #: No call was missed so far.
         self.sure = True
         #: What is read now happens once; or, in the functions of the tests, not before they are called.
@@ -131,7 +129,10 @@ class _Reader:
         self._pytest = False
         self._readers: dict[type[ast.AST], Callable[[Any], None]] = {
             ast.Name: self._name,
-            ast.Constant: self._constant,
+            **dict.fromkeys((ast.Constant, ast.List, ast.Tuple, ast.Dict), self._maybe_literal),
+            ast.UnaryOp: self._unary_op,
+            ast.BinOp: self._bin_op,
+            ast.Return: self._return,
             ast.Attribute: self._attribute,
             ast.Subscript: self._subscript,
             ast.Call: self._call,
@@ -157,6 +158,7 @@ class _Reader:
             raise NotPure("an annotation")
 
     def _read(self, node: ast.AST) -> None:
+        self._plain = self._plain and isinstance(node, _PLAIN)
         reader = self._readers.get(type(node))
         if reader:
             reader(node)
@@ -172,11 +174,8 @@ class _Reader:
             part: Any = getattr(node, field)
             if type(part) is list:
                 for each in cast("list[Any]", part):
-                    if type(each) is not ast.Constant:
-                        if each is not None:
-                            self._read(each)
-                    elif each.value is Ellipsis:
-                        raise NotPure("...")
+                    if each is not None:
+                        self._read(each)
             elif isinstance(part, ast.AST):
                 self._read(part)
 
@@ -196,6 +195,7 @@ class _Reader:
             raise NotPure("types can make new ones")
         self._allowed(name)
         self.loaded.add(name)
+        self.random |= name == "random"
         if name in self._of_program and not self._later:
             self.sure = False  # who knows who calls it
 
@@ -205,9 +205,38 @@ class _Reader:
         ):
             raise NotPure(name)
 
-    def _constant(self, node: Any) -> None:
-        if node.value is Ellipsis:
-            raise NotPure("...")
+    def _maybe_literal(self, node: Any) -> None:
+        try:
+            self.foreseen.literal(literal(node))
+        except LookupError:
+            if type(node) is ast.Constant:
+                raise NotPure("...") from None
+            self._parts(node)
+
+    def _unary_op(self, node: Any) -> None:
+        if type(node.op) is ast.Not:
+            self._read(node.operand)
+            return
+        try:
+            self.foreseen.literal(literal(node))
+        except LookupError:
+            self._plain = False
+            self._read(node.operand)
+
+    def _bin_op(self, node: Any) -> None:
+        count = self.foreseen.count
+        self._read(node.left)
+        # An answer less a number: a comparison. All else gives what is expected another form.
+        self._plain &= (
+            type(node.op) is ast.Sub and self.foreseen.count > count and type(node.right) is ast.Constant
+        )
+        self._read(node.right)
+
+    def _return(self, node: Any) -> None:
+        if node.value is not None:
+            self._read(node.value)
+        if not self._later:
+            self.sure = False  # what follows may never come
 
     def _attribute(self, node: Any) -> None:
         if type(node.ctx) is not ast.Load or node.attr not in ATTRIBUTES:
@@ -231,7 +260,10 @@ class _Reader:
             self._unsure_one(later)
 
     def _assert(self, node: Any) -> None:
+        count = self.foreseen.count
+        self._plain = True
         self._read(node.test)
+        self.foreseen.statement(calls=self.foreseen.count - count, plain=self._plain)
         if node.msg is not None:
             self._unsure_one(node.msg)
 
@@ -243,6 +275,7 @@ class _Reader:
     def _call(self, node: Any) -> None:
         function = node.func
         if type(function) is not ast.Name:
+            self._plain = False
             self._read(function)
         else:
             name = function.id
@@ -250,6 +283,7 @@ class _Reader:
             self.called.add(name)
             if not self._later and name not in ALLOWED_BUILTINS and self.sure and self._foreseen(node, name):
                 return
+            self._plain &= name == "abs" and len(node.args) == 1 and type(node.args[0]) is ast.BinOp
         for part in node.args:
             self._read(part)
         for part in node.keywords:
@@ -262,12 +296,12 @@ class _Reader:
         of_program = self._of_program.get(name, "" if self._function else name)
         if of_program and self._once:
             try:
-                arguments = [_literal(part) for part in node.args]
-                keywords = {_keyword(part): _literal(part.value) for part in node.keywords}
+                arguments = [literal(part) for part in node.args]
+                keywords = {keyword(part): literal(part.value) for part in node.keywords}
             except LookupError:
                 pass
             else:
-                self.calls.append((of_program, arguments, keywords))
+                self.foreseen.call((of_program, arguments, keywords))
                 return True
         self.sure = False
         return False
@@ -337,39 +371,3 @@ class _Reader:
         self.random |= node.module == "random"
         if node.module == "typing":
             self._of_typing |= names
-
-
-def _literal(node: Any) -> Any:
-    """The value of a literal.
-
-    Raises:
-        LookupError: it is none.
-    """
-    kind = cast("type[ast.AST]", type(node))
-    if kind is ast.Constant:
-        if node.value is not Ellipsis:
-            return node.value
-    elif kind is ast.List:
-        return [_literal(part) for part in node.elts]
-    elif kind is ast.Tuple:
-        return tuple(_literal(part) for part in node.elts)
-    elif kind is ast.Dict and None not in node.keys:
-        return _literal_dict(node)
-    elif kind is ast.UnaryOp and type(node.op) is ast.USub and type(node.operand) is ast.Constant:
-        value: Any = node.operand.value
-        if type(value) in (int, float):
-            return -value
-    raise LookupError
-
-
-def _literal_dict(node: Any) -> dict[Any, Any]:
-    try:
-        return {_literal(key): _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
-    except TypeError:  # what cannot be a key
-        raise LookupError from None
-
-
-def _keyword(node: ast.keyword) -> str:
-    if node.arg is None:
-        raise LookupError
-    return node.arg

@@ -69,13 +69,16 @@ class WarmTests(Worker):
             cpu_s=plan.limits.cpu_s,
             number=self._number,
         )
+        message = marshal.dumps(asked)
+        if len(message) > MAX_MESSAGE:  # text may take four bytes for each character
+            raise Infrastructure("the tests are too long")
         program_end, tests_end = socket.socketpair()
         with tests_end, contextlib.ExitStack() as stack:
             stack.callback(program_end.close)
             try:
                 link = self._ready(plan.limits.memory_mb)
                 link.settimeout(_PATIENCE_S)
-                socket.send_fds(link, [marshal.dumps(asked)], [tests_end.fileno()])
+                socket.send_fds(link, [message], [tests_end.fileno()])
             except OSError as error:
                 self.replace()
                 raise Infrastructure(f"{error}") from None

@@ -17,6 +17,8 @@ import select
 import signal
 import socket
 import struct
+import sys
+import warnings
 from types import FrameType, FunctionType
 from typing import Any, NoReturn, TypedDict, cast
 
@@ -69,30 +71,48 @@ class WarmSide:
         self._received = bytearray()
         #: Calls that were asked before the tests came to them, the last one first.
         self._ahead: list[bytes] = []
+        #: Groups of calls that are still to be asked, the last one first, and whether there are no others.
+        self._groups: list[list[Call]] = []
         self._complete = False
         self.asked = False
 
-    def ask_ahead(self, calls: list[Call], *, complete: bool) -> None:
-        """Ask for the values of all these calls; if they are all there will be, wait for the program's end a while.
+    def foresee(self, groups: list[list[Call]], *, complete: bool) -> None:
+        """Ask each of these groups at once, when its first call comes; `complete`: there will be no other calls."""
+        self._groups = groups[::-1]
+        self._complete = complete
+
+    def end(self) -> None:
+        """The tests are over.
 
         Raises:
-            LinkLost: the program is gone.
+            NotPure: a call that was foreseen did not come.
         """
-        asked = [(*call, False) for call in calls]
+        if self._ahead or self._groups:
+            raise pure_names.NotPure("it does not make all the calls that were foreseen")
+
+    def _ask_group(self) -> None:
+        """Ask for the values of the next group; after the last one, wait for the program's end a while."""
+        asked = [(*call, False) for call in self._groups.pop()]
+        last = self._complete and not self._groups
         self._ahead = [_marshalled(call) for call in reversed(asked)]
-        self._complete = complete
-        self._send(CALLS + _marshalled((complete, asked)))
-        if complete:
+        self._send(CALLS + _marshalled((last, asked)))
+        if last:
             # Whoever waits for answers is woken by each of them.
             ending = select.poll()
             ending.register(self._descriptor, select.POLLRDHUP)
             ending.poll(_QUICK_MS)
 
     def call(self, function: Any, arguments: list[Any], keywords: dict[str, Any], caller: FrameType) -> Any:
-        """As `Asker.call`, for names and plain values."""
+        """As `Asker.call`, for names and plain values.
+
+        Raises:
+            NotPure: another call was foreseen.
+        """
         self.asked = True
         effects = wants_effects(arguments, caller)
         call = (function, arguments, keywords, effects)
+        if not self._ahead and self._groups:
+            self._ask_group()
         if self._ahead or self._complete:
             if not self._ahead or self._ahead.pop() != _marshalled(call):
                 raise pure_names.NotPure("it makes a call that was not foreseen")
@@ -176,6 +196,9 @@ def serve() -> NoReturn:
     # All three, for the walls forbid to ask what kind of a socket it is.
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, LINK_FD)
     control.send(str(os.getpid()).encode())
+    # Nobody reads what the interpreter has to say of the tests: it would block once the pipes are full.
+    warnings.simplefilter("ignore")
+    sys.stdout = sys.stderr = None
     most_kb = _memory_kb() + _GROWTH_KB
     sources: dict[tuple[str, str, str], _Sources] = {}
     while True:
@@ -235,12 +258,12 @@ def _run(side: WarmSide, namespace: dict[str, Any], sources: _Sources, function:
         except Exception as error:
             raise pure_names.NotPure(f"the setup: {error}") from None
     candidate = _bind(side, namespace, tests, function)
-    if tests.foreseen:
-        side.ask_ahead(tests.foreseen, complete=tests.complete)
+    side.foresee(tests.foreseen, complete=tests.complete)
     exec(tests.code, namespace)
     check = namespace.get("check")
     if isinstance(check, FunctionType):
         check(*[candidate][: _parameters(check)])
+    side.end()
 
 
 def _bind(side: WarmSide, namespace: dict[str, Any], tests: pure.Pure, function: str) -> Any:

@@ -113,7 +113,7 @@ def test_pure_tests_reach_nothing_that_lasts() -> None:
 def test_what_is_asked_ahead() -> None:
     def foreseen(source: str, function: str = "f") -> tuple[list[Any], bool]:
         found = pure.compiled(source, "<tests>", function)
-        return [arguments[0] for _, arguments, _ in found.foreseen], found.complete
+        return [arguments[0] for group in found.foreseen for _, arguments, _ in group], found.complete
 
     assert foreseen(CHECK) == ([2, [1, 2]], True)
     assert foreseen("assert f(1) == 2 and f(2) == 3\nassert f(3)") == ([1], False)
