@@ -17,7 +17,7 @@ from guerdon_services import models
 from guerdon_services.process_reward.settings import ProcessRewardOptions
 from guerdon_services.process_reward.steps import step_ends
 from guerdon_services.runtime.scorer import ScoreJob, Unscorable
-from guerdon_services.scoring import ScoredSequence, token_logprobs
+from guerdon_services.scoring import ScoredSequence, check_head, token_logprobs
 
 Order = Literal["before", "after", "none"]
 
@@ -52,11 +52,16 @@ def log_ratios(
 
 
 class Rewards:
-    """Prepares samples for one model's tokenizer and makes their results; holds no weights of its own."""
+    """Prepares samples for one model's tokenizer and makes their results; holds no weights of its own.
+
+    Raises:
+        ValueError: log-probs of such a model would be wrong (`scoring.check_head`).
+    """
 
     def __init__(
         self, language_model: models.LanguageModel, *, beta: float, chat_template: str | None
     ) -> None:
+        check_head(language_model.model)
         self._language_model = language_model
         self._beta = beta
         self._chat_template = chat_template

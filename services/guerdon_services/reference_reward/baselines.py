@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from guerdon import weights
 from guerdon.functional import Aggregation
 from guerdon_services import models
-from guerdon_services.scoring import ScoredSequence
+from guerdon_services.scoring import ScoredSequence, check_head
 
 
 class Remembered:
@@ -68,12 +68,13 @@ class BaseModel:
 
         Raises:
             FileNotFoundError: there is no such model, or no such version of it.
-            ValueError: its vocabulary is not that of `policy`.
+            ValueError: its vocabulary is not that of `policy`, or it cannot be scored.
         """
         path, self.version = _find(folder, version)
         loaded = models.load(path, device=device)
         if loaded.tokenizer.get_vocab() != policy.get_vocab():
             raise ValueError(f"base_model: {folder} and the model that scores have different vocabularies")
+        check_head(loaded.model)
         self.model = loaded.model
 
 

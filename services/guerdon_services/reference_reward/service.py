@@ -17,7 +17,7 @@ from guerdon_services.reference_reward.candidates import Prepared, Preparer, seq
 from guerdon_services.reference_reward.results import Logprobs, Stamp, result
 from guerdon_services.reference_reward.settings import ReferenceRewardOptions, ReferenceRewardSettings
 from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, Unscorable, Versioned
-from guerdon_services.scoring import ScoredSequence, token_logprobs
+from guerdon_services.scoring import ScoredSequence, check_head, token_logprobs
 
 Job = ScoreJob[ReferenceRewardOptions]
 #: Sequences by temperature; a dict so that each is scored once, in the order in which they came.
@@ -47,6 +47,7 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
         self._followed = models.FollowedModel(settings.model, settings.weights_dir, device=settings.device)
         tokenizer = self._followed.tokenizer
         splice.check_tokenizer(tokenizer)
+        check_head(self._followed.model)
         self._base = (
             BaseModel(settings.base_model, settings.base_version, tokenizer, device=settings.device)
             if settings.base_model is not None

@@ -1,6 +1,6 @@
 """Log-probs of responses under a causal model, with and without gradients.
 
-Shape suffixes: N response tokens of all sequences, T response tokens of one.
+Shape suffixes: N response tokens of all sequences, n distinct ones, T response tokens of one.
 """
 
 from collections.abc import Sequence
@@ -67,34 +67,41 @@ def batch_logprobs(
         return []
     if not all(sequence.prompt_ids for sequence in sequences):
         raise ValueError("a scored sequence needs at least one prompt token")
-    predicting = _packed if packs(model, _longest(sequences)) else _padded
-    targets_N = torch.tensor([token for sequence in sequences for token in sequence.response_ids])
-    hidden_ND = predicting(model, sequences)
-    logps_N = target_logprobs(model, hidden_ND, targets_N.to(hidden_ND.device), temperature)
+    logprobs = _packed if packs(model, _longest(sequences)) else _padded
+    logps_N = logprobs(model, sequences, temperature)
     return list(logps_N.split([len(sequence.response_ids) for sequence in sequences]))
 
 
-def _packed(model: nn.Module, sequences: Sequence[ScoredSequence]) -> Tensor:
-    """The hidden states that predict the response tokens, shape (N, D), sequence after sequence."""
+def _packed(model: nn.Module, sequences: Sequence[ScoredSequence], temperature: float) -> Tensor:
+    """Log-probs of the response tokens, shape (N,), sequence after sequence."""
     # Nothing is predicted from the last token: it need not be computed.
     row = pack([sequence.ids[:-1] for sequence in sequences])
     hidden_ND = packed_hidden_states(model, row)
-    # The hidden state at a position predicts the token after it.
-    predicting = [
-        position
+    # The hidden state at a position predicts the token after it. What sequences share is predicted once: thousands
+    # of equal ones fit in a short row, and their logits would not.
+    places: dict[tuple[int, int], int] = {}
+    place_N = [
+        places.setdefault(step, len(places))
         for index, sequence in enumerate(sequences)
-        for position in row.indices(index)[len(sequence.prompt_ids) - 1 :]
+        for step in zip(
+            row.indices(index)[len(sequence.prompt_ids) - 1 :], sequence.response_ids, strict=True
+        )
     ]
-    return hidden_ND[torch.tensor(predicting, dtype=torch.long, device=hidden_ND.device)]
+    steps_n2 = torch.tensor(list(places), dtype=torch.long, device=hidden_ND.device).view(-1, 2)
+    logps_n = target_logprobs(model, hidden_ND[steps_n2[:, 0]], steps_n2[:, 1], temperature)
+    return logps_n[torch.tensor(place_N, dtype=torch.long, device=logps_n.device)]
 
 
-def _padded(model: nn.Module, sequences: Sequence[ScoredSequence]) -> Tensor:
+def _padded(model: nn.Module, sequences: Sequence[ScoredSequence], temperature: float) -> Tensor:
     hidden_BLD = padded_hidden_states(model, [sequence.ids for sequence in sequences])
     rows = [
         hidden_BLD[row, len(sequence.prompt_ids) - 1 : len(sequence) - 1]
         for row, sequence in enumerate(sequences)
     ]
-    return torch.cat(rows)
+    targets_N = torch.tensor(
+        [token for sequence in sequences for token in sequence.response_ids], device=hidden_BLD.device
+    )
+    return target_logprobs(model, torch.cat(rows), targets_N, temperature)
 
 
 def _longest(sequences: Sequence[ScoredSequence]) -> int:

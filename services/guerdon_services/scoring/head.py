@@ -48,16 +48,12 @@ def _in_one_buffer(
 
 
 def output_head(model: nn.Module) -> tuple[Callable[[Tensor], Tensor], int]:
-    """The function from hidden states to logits, as the model's own forward applies it, and the vocabulary size.
+    """The function from hidden states to logits, and the vocabulary size.
 
-    Raises:
-        ValueError: the architecture rescales its logits in a way not known here.
+    It is what nearly every model's own forward applies; `support.check_head` finds the others.
     """
     weight_head = cast(Any, model).get_output_embeddings()
     config = cast(Any, model).config.get_text_config()
-    for unknown in ("logit_scale", "logits_scaling"):
-        if getattr(config, unknown, None) not in (None, 1, 1.0):
-            raise ValueError(f"models with {unknown} in their configuration are not supported")
     cap: float | None = getattr(config, "final_logit_softcapping", None)
     if cap is None:
         return weight_head, weight_head.weight.shape[0]

@@ -1,4 +1,4 @@
-"""Which models may be packed: those whose packed row gives the log-probs of their own forward."""
+"""Which models can be scored here, and which may be packed: both are tried on an example."""
 
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from guerdon_services.scoring.attention import packed_hidden_states
+from guerdon_services.scoring.head import output_head
 from guerdon_services.scoring.packing import pack
 from guerdon_services.scoring.padding import padded_hidden_states
 
@@ -19,6 +20,26 @@ _EXAMPLE = [(1, 2, 3, 4, 5, 6), (1, 2, 3, 7, 8), (1, 2, 3, 7, 9, 10, 11), (4, 3,
 #: Largest difference of hidden states, as a part of the largest value, that rounding explains.
 _ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 _answers: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def check_head(model: nn.Module) -> None:
+    """Refuse a model that makes something else of its hidden states than `head.output_head` does.
+
+    Architectures scale and cap their logits under many names; log-probs without that would be wrong.
+
+    Raises:
+        ValueError: names the architecture.
+    """
+    if not isinstance(model, PreTrainedModel):
+        return
+    head, _ = output_head(model)
+    ids_1L = torch.tensor(_example(model)[:1], device=model.device)
+    with torch.no_grad():
+        own_LV = model(input_ids=ids_1L, use_cache=False).logits[0]
+        hidden_LD = cast(Any, model).base_model(input_ids=ids_1L, use_cache=False).last_hidden_state[0]
+        difference = _difference(head(hidden_LD), own_LV)
+    if difference > _ROUNDING.get(own_LV.dtype, 1e-3):
+        raise ValueError(f"{type(model).__name__} makes its logits in a way that is not supported")
 
 
 def packs(model: nn.Module, longest: int) -> bool:
@@ -47,10 +68,11 @@ def _try(model: PreTrainedModel) -> bool:
     name = type(model).__name__
     try:
         with torch.no_grad():
-            row = pack(_EXAMPLE)
+            example = _example(model)
+            row = pack(example)
             packed_ND = packed_hidden_states(model, row)
-            packed = [packed_ND[row.indices(index)] for index in range(len(_EXAMPLE))]
-            padded_BLD = padded_hidden_states(model, _EXAMPLE)
+            packed = [packed_ND[row.indices(index)] for index in range(len(example))]
+            padded_BLD = padded_hidden_states(model, example)
     except (TypeError, NotImplementedError, ValueError, KeyError, AttributeError) as error:
         _log.warning("prefixes are not shared: the model takes no packed row", model=name, error=str(error))
         return False
@@ -61,6 +83,12 @@ def _try(model: PreTrainedModel) -> bool:
         _log.warning("prefixes are not shared: a packed row differs", model=name, difference=difference)
         return False
     return True
+
+
+def _example(model: PreTrainedModel) -> list[tuple[int, ...]]:
+    """In the words of a vocabulary of any size."""
+    size = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
+    return [tuple(token % size for token in ids) for ids in _EXAMPLE]
 
 
 def _difference(first: Tensor, second: Tensor) -> float:

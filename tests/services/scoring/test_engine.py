@@ -98,6 +98,41 @@ def test_gradients_equal_those_of_the_plain_forward(model: PreTrainedModel) -> N
         torch.testing.assert_close(mine, cast(Tensor, parameter.grad), atol=1e-3, rtol=1e-3)
 
 
+def test_equal_sequences_cost_what_one_costs(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`max_tokens` bounds the logits too: a row with a thousand equal responses is as short as with one."""
+    rows: list[int] = []
+    real = head.target_logprobs
+
+    def counted(model: nn.Module, hidden: Tensor, targets: Tensor, temperature: float) -> Tensor:
+        rows.append(len(targets))
+        return real(model, hidden, targets, temperature)
+
+    monkeypatch.setattr("guerdon_services.scoring.engine.target_logprobs", counted)
+    # The same tokens cut elsewhere, and one that ends within another.
+    one, cut, shorter = (
+        ScoredSequence([1, 2, 3], [4, 5, 6]),
+        ScoredSequence([1], [2, 3, 4, 5, 6]),
+        ScoredSequence([1, 2], [3, 4]),
+    )
+    sequences = [one] * 1000 + [cut, shorter]
+    scored = token_logprobs(model, sequences, max_tokens=16)
+    assert rows == [5]
+    for sequence, logps in zip(sequences, scored, strict=True):
+        assert torch.equal(logps, scored[1000][len(sequence.prompt_ids) - 1 :][: len(logps)])
+    torch.testing.assert_close(scored[1000], plain(model, cut), atol=1e-4, rtol=0)
+
+
+def test_equal_sequences_all_count_in_the_gradient(model: PreTrainedModel) -> None:
+    sequence = ragged(1, seed=4)[0]
+
+    def gradient(copies: int) -> Tensor:
+        model.zero_grad()
+        torch.cat(scoring.batch_logprobs(model, [sequence] * copies, temperature=1.0)).sum().backward()
+        return torch.cat([cast(Tensor, p.grad).flatten().clone() for p in model.parameters()])
+
+    torch.testing.assert_close(gradient(3), 3 * gradient(1), atol=1e-3, rtol=1e-4)
+
+
 def test_batches_lose_nothing_but_empty_responses(model: PreTrainedModel) -> None:
     sequences = [*ragged(50), ScoredSequence([1], [])]
     batches = token_batches(model, sequences, 100)

@@ -84,5 +84,41 @@ def test_the_models_own_attention_is_back_after_a_failure(tiny_llama: Path) -> N
     assert model.config._attn_implementation == before
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"), [("granite", {"logits_scaling": 4.0}), ("cohere", {"logit_scale": 0.5})]
+)
+def test_logits_that_are_made_in_another_way_are_refused(kind: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"(?i){kind}ForCausalLM"):
+        scoring.check_head(tiny(kind, **settings))
+
+
+def test_a_scale_under_any_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama")
+    scoring.check_head(model)
+    own = model.forward
+
+    def scaled(**given: Any) -> Any:
+        output = own(**given)
+        output.logits = output.logits * 0.9
+        return output
+
+    monkeypatch.setattr(model, "forward", scaled)
+    with pytest.raises(ValueError, match="logits"):
+        scoring.check_head(model)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_neox"])
+def test_other_heads_are_as_they_should(kind: str) -> None:
+    scoring.check_head(tiny(kind))
+
+
+def test_a_vocabulary_of_a_few_words_is_enough() -> None:
+    model = tiny("llama", vocab_size=4, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    scoring.check_head(model)
+    with torch.no_grad():
+        assert packs(model, 4)
+        check_scores(model, [ScoredSequence([1, 2], [3, 0]), ScoredSequence([1, 2], [3, 3])])
+
+
 def test_a_module_that_is_no_language_model_is_padded(table_model: Callable[[Any], nn.Module]) -> None:
     assert not packs(table_model([[0.0, 1.0], [1.0, 0.0]]), 2)
