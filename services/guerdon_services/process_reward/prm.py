@@ -21,7 +21,7 @@ from guerdon.functional import (
 )
 from guerdon_services.process_reward.references import Reference
 from guerdon_services.process_reward.rewards import log_ratios
-from guerdon_services.runtime.scorer import NotReady
+from guerdon_services.runtime.scorer import OutOfMemory
 from guerdon_services.scoring import (
     ScoredSequence,
     batch_logprobs,
@@ -104,7 +104,7 @@ class ImplicitPRM:
         replaces the optimizer's learning rate.
 
         Raises:
-            NotReady: memory is too short for a single sequence.
+            OutOfMemory: memory is too short for a single sequence.
             FloatingPointError: the gradient is not finite.
         In both cases the weights are unchanged.
         """
@@ -117,7 +117,7 @@ class ImplicitPRM:
         ) is None:
             # A backward pass cut short leaves a partial gradient: all of it is computed again in smaller parts.
             if max_tokens <= longest:
-                raise NotReady("not enough memory to learn from a sequence of this length")
+                raise OutOfMemory("not enough memory to learn from a sequence of this length")
             max_tokens = max(longest, max_tokens // 2)
         log_ratios, loss = done
         grad_norm = float(nn.utils.clip_grad_norm_(self.policy.parameters(), self._grad_clip))

@@ -17,7 +17,7 @@ import structlog
 from guerdon.types import Status
 from guerdon_services.runtime.lane import Lane
 from guerdon_services.runtime.metrics import OperationMetrics
-from guerdon_services.runtime.scorer import Batching, NotReady, Unscorable
+from guerdon_services.runtime.scorer import Batching, NotReady, OutOfMemory, Unscorable
 from guerdon_services.runtime.submission import Failure, Outcome, Submission
 
 JobT = TypeVar("JobT")
@@ -195,7 +195,8 @@ class Batcher(Generic[JobT, ResultT]):
         loop = asyncio.get_running_loop()
         ran = await loop.run_in_executor(self._lane.executor, self._call, jobs, refresh)
         exec_s = time.monotonic() - started
-        if isinstance(ran, BaseException) and not isinstance(ran, NotReady) and len(batch) > 1:
+        all_wait = isinstance(ran, NotReady) and not isinstance(ran, OutOfMemory)
+        if isinstance(ran, BaseException) and not all_wait and len(batch) > 1:
             self._measure(len(batch), exec_s)
             if not isinstance(ran, Unscorable):
                 log.warning("batch failed, running its items one by one", items=len(batch), exc_info=ran)

@@ -58,6 +58,10 @@ SettingsT = TypeVar("SettingsT", bound=ScorerSettings)
 OptionsT = TypeVar("OptionsT", bound=ScorerOptions)
 
 
+class OutOfMemory(NotReady):
+    """Memory is too short for one of the items; each of them is tried alone."""
+
+
 @dataclass(frozen=True)
 class Batching:
     """How the micro-batcher groups items: until `max_items` or `max_tokens`, or after `max_wait_ms`."""

@@ -29,7 +29,7 @@ def token_logprobs(
     `max_tokens` bounds the tokens of one forward; a batch that does not fit in memory is halved.
 
     Raises:
-        NotReady: memory is too short for a single sequence.
+        OutOfMemory: memory is too short for a single sequence.
     """
     out: list[Tensor] = [torch.empty(0)] * len(sequences)
 

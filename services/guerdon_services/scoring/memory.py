@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import torch
 
-from guerdon_services.runtime.scorer import NotReady
+from guerdon_services.runtime.scorer import OutOfMemory
 
 
 def halve_when_out_of_memory(run: Callable[[list[int]], None], indices: list[int]) -> None:
     """Call `run` on the batch, and on its halves when it does not fit in memory.
 
     Raises:
-        NotReady: not even one sequence fits.
+        OutOfMemory: not even one sequence fits.
     """
     try:
         run(indices)
@@ -20,7 +20,7 @@ def halve_when_out_of_memory(run: Callable[[list[int]], None], indices: list[int
         if not is_out_of_memory(error):
             raise
         if len(indices) == 1:
-            raise NotReady("not enough memory to score a sequence of this length") from error
+            raise OutOfMemory("not enough memory to score a sequence of this length") from error
     # Outside of the handler, whose traceback keeps the failed batch's tensors alive.
     middle = len(indices) // 2
     halve_when_out_of_memory(run, indices[:middle])

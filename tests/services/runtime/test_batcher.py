@@ -11,7 +11,7 @@ from guerdon.types import Result, Status
 from guerdon_services.runtime.batcher import Batcher
 from guerdon_services.runtime.lane import Lane
 from guerdon_services.runtime.metrics import Metrics
-from guerdon_services.runtime.scorer import Batching
+from guerdon_services.runtime.scorer import Batching, OutOfMemory
 from guerdon_services.runtime.submission import Failure, Submission
 
 
@@ -79,6 +79,25 @@ async def test_requests_share_a_batch(benches: list[Bench]) -> None:
     first, second = bench.submit("a"), bench.submit("b", "c")
     await asyncio.gather(first.all(), second.all())
     assert bench.batches == [["a", "b", "c"]]
+
+
+async def test_an_item_too_large_for_the_memory_is_unavailable_and_its_neighbours_are_served(
+    benches: list[Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(Batching(max_items=3, max_wait_ms=1))
+    benches.append(bench)
+
+    def run(words: Sequence[str]) -> list[Result]:
+        if "large" in words:
+            raise OutOfMemory("not enough memory")
+        return [Result(status=Status.OK, value=1.0) for _ in words]
+
+    monkeypatch.setattr(bench.batcher, "_operation", run)
+    submission = bench.submit("a", "large", "b")
+    bench.lane.start()
+    values = [outcome.value for outcome in await submission.all()]
+    assert values[1] == Failure(Status.UNAVAILABLE, "not enough memory")
+    assert [values[0].value, values[2].value] == [1.0, 1.0]
 
 
 async def test_a_full_batch_does_not_wait(benches: list[Bench]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from guerdon_services.runtime.scorer import NotReady
+from guerdon_services.runtime.scorer import OutOfMemory
 from guerdon_services.scoring import halve_when_out_of_memory
 
 
@@ -23,7 +23,7 @@ def test_one_sequence_that_does_not_fit_is_unavailable_and_no_score() -> None:
     def run(indices: list[int]) -> None:
         raise torch.OutOfMemoryError("no")
 
-    with pytest.raises(NotReady, match="memory"):
+    with pytest.raises(OutOfMemory, match="memory"):
         halve_when_out_of_memory(run, [0, 1])
 
 
