@@ -21,8 +21,8 @@ class Foreseen:
         self.groups: list[list[Call]] = []
         self.count = 0
         #: Literals beside the calls: of the statements since the group began, and of the present one.
-        self._compared = set[Any]()
-        self._present = set[Any]()
+        self._compared: set[Any] = set()
+        self._present: set[Any] = set()
         #: The next call may be asked together with the last.
         self._open = False
 
@@ -32,14 +32,14 @@ class Foreseen:
 
     def call(self, call: Call) -> None:
         """The next call."""
-        told = set[Any]()
+        told: set[Any] = set()
         for argument in (*call[1], *call[2].values()):
-            inner = set[Any]()
+            inner: set[Any] = set()
             whole = _collect(argument, inner)
             # Among the numbers of a list, one that is expected somewhere is no news.
-            told.update(
+            told |= {
                 part for part in inner if part == whole or isinstance(part, (str, bytes, tuple, frozenset))
-            )
+            }
         if not self._open or not told.isdisjoint(self._compared):
             self.groups.append([])
             self._compared = set()

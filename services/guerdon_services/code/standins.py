@@ -121,6 +121,12 @@ class Function:
             raise AttributeError(name)
         return self._asker.ask("apply", "getattr", self, name)
 
+    def __copy__(self) -> Any:
+        return self  # as functions are copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
 
 class State:
     """What a stand-in knows about itself."""

@@ -116,6 +116,8 @@ class WarmSide:
         if self._ahead or self._complete:
             if not self._ahead or self._ahead.pop() != _marshalled(call):
                 raise pure_names.NotPure("it makes a call that was not foreseen")
+        elif _has_set((arguments, keywords)):
+            raise pure_names.NotPure("a set would arrive in another order")  # marshal sorts it
         else:
             self._send(CALLS + _marshalled((False, [call])))
         answer = self._answer()
@@ -189,6 +191,15 @@ def _marshalled(value: Any) -> bytes:
         return marshal.dumps(value, 2)
     except ValueError:
         raise _NotPlain("an argument") from None
+
+
+def _has_set(value: Any) -> bool:
+    kind = cast("type[Any]", type(value))
+    if kind is dict:
+        return any(map(_has_set, value)) or any(map(_has_set, value.values()))
+    if kind is list or kind is tuple:
+        return any(map(_has_set, value))
+    return kind is set or kind is frozenset
 
 
 def serve() -> NoReturn:

@@ -149,3 +149,21 @@ def test_long_tests_of_long_characters(ask: Any, monkeypatch: pytest.MonkeyPatch
     source = f"x = '{chr(0x1F600) * 20_000}'\nassert f(1) == 2"
     assert ask.asserts("def f(x): return x + 1", source, function="f") == "AC"
     assert ask.asserts("def f(x): return x", source, function="f") == "WA"
+
+
+@pytest.mark.parametrize("made", ["{8, 0}", "frozenset([8, 0])", "[{8, 0}]", "{'a': ({8, 0},)}"])
+def test_sets_arrive_in_their_order(ask: Any, made: str) -> None:
+    program = "def f(x): return repr(x)"
+    for number in (1, 2):
+        source = f"x = {made}\nassert f(x) == repr(x)\nassert f({number}) == '{number}'"
+        assert ask.asserts(program, source, function="f") == "AC"
+
+
+def test_a_copied_function_is_the_function(ask: Any) -> None:
+    source = (
+        "import copy\ndef check(candidate):\n    assert candidate(0) == 1\n    assert candidate(3) == 4\n"
+    )
+    source += "    g = copy.deepcopy([candidate, copy.copy(candidate)])\n"
+    source += "    assert [h(i) for h in g for i in (1, 2)] == [2, 3, 2, 3] and candidate(4) == 5"
+    assert ask.asserts("def f(x): return x + 1", source, function="f") == "AC"
+    assert ask.asserts("def f(x): return x + (x < 4)", source, function="f") == "WA"
