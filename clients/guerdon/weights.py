@@ -54,6 +54,7 @@ def publish(folder: Path, version: int, write: Callable[[Path], None], *, keep_l
     temporary.mkdir()
     try:
         write(temporary)
+        _open_to_readers(temporary)
         sync_files(temporary)
         final = version_path(folder, version)
         if final.exists():
@@ -155,6 +156,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open_to_readers(folder: Path) -> None:
+    """Whoever may read the folder may read its files: safetensors writes them for their owner alone."""
+    for path in folder.rglob("*"):
+        allowed = path.parent.stat().st_mode & 0o444
+        if path.is_file() and allowed & ~path.stat().st_mode:
+            path.chmod(path.stat().st_mode | allowed)
 
 
 def _aside(path: Path) -> Path:

@@ -58,6 +58,21 @@ def test_other_names_in_the_folder_are_no_versions(tmp_path: Path) -> None:
         weights.latest(tmp_path)
 
 
+def test_who_may_read_the_folder_may_read_its_files(tmp_path: Path) -> None:
+    """safetensors writes files that only their owner can read, and followers may run as somebody else."""
+
+    def write(folder: Path) -> None:
+        (folder / "deeper").mkdir()
+        for name in ("model.safetensors", "deeper/more.safetensors"):
+            (folder / name).write_text("weights")
+            (folder / name).chmod(0o600)
+
+    path = weights.publish(tmp_path, 1, write).path
+    readers = path.stat().st_mode & 0o444
+    for name in ("model.safetensors", "deeper/more.safetensors"):
+        assert (path / name).stat().st_mode & 0o444 == readers
+
+
 def test_what_cannot_be_written_leaves_the_old_version(tmp_path: Path) -> None:
     weights.publish(tmp_path, 1, text("one"))
 
