@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from guerdon.types import ScoreRequest, UpdateRequest
-from guerdon_services.process_reward.settings import ProcessRewardOptions, ProcessRewardSettings
+from guerdon_services.process_reward.settings import (
+    ProcessRewardOptions,
+    ProcessRewardSettings,
+    ReplicaSettings,
+)
 from guerdon_services.runtime.launch import service_settings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "process_rewards.md").read_text()
@@ -33,7 +37,13 @@ def test_example_requests_are_accepted() -> None:
     ProcessRewardOptions.model_validate(UpdateRequest.model_validate(update).options)
 
 
-@pytest.mark.parametrize("line", re.findall(r"^guerdon serve process_reward (.*)$", PAGE, flags=re.MULTILINE))
-def test_example_commands_have_settings_that_exist(line: str) -> None:
-    settings = service_settings(ProcessRewardSettings, line.split())
-    assert settings.model == Path("models/sft")
+def test_every_setting_of_a_replica_is_on_the_page() -> None:
+    assert set(ReplicaSettings.model_fields) <= set(re.findall(r"`(\w+)`", PAGE))
+
+
+@pytest.mark.parametrize(
+    ("service", "line"), re.findall(r"^guerdon serve (\w+) (.*?)(?: --.*)?$", PAGE, flags=re.MULTILINE)
+)
+def test_example_commands_have_settings_that_exist(service: str, line: str) -> None:
+    kind = {"process_reward": ProcessRewardSettings, "process_reward_replica": ReplicaSettings}[service]
+    assert service_settings(kind, line.split()).model_dump()["model"] == Path("models/sft")
