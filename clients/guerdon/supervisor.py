@@ -289,6 +289,8 @@ class ServiceConfig(BaseModel):
     queue: str | None = None
     settings: dict[str, JsonValue] = {}
     env: dict[str, str] = {}
+    #: Seconds without a sign of life after which it is replaced (`--stuck-after-s`); 0 means never.
+    stuck_after_s: float = 900.0
 
 
 class ServicesConfig(BaseModel):
@@ -366,12 +368,14 @@ def free_ports(count: int) -> list[int]:
 def _serve_command(service: ServiceConfig) -> list[str]:
     addresses = ["--http", str(service.http), "--grpc", str(service.grpc)]
     queue = ["--queue-name", str(service.queue), "--lease-s", str(LEASE_S)]
+    # Here a process that ends is started again, so one that is stuck had better end.
+    manners = ["--exit-when-stuck", "--stuck-after-s", f"{service.stuck_after_s:g}"]
     settings = [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in service.settings.items()
     ]
     serve = [sys.executable, "-m", "guerdon", "serve", str(service.service)]
-    return [*serve, *addresses, *queue, *settings]
+    return [*serve, *addresses, *queue, *manners, *settings]
 
 
 def _reachable(address: str) -> str:

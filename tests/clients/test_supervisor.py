@@ -194,7 +194,7 @@ def test_process_specs(tmp_path: Path) -> None:
     serve = [sys.executable, "-m", "guerdon", "serve", "math"]
     assert math.command == [
         *(*serve, "--http", "0.0.0.0:8101", "--grpc", "127.0.0.1:9101"),
-        *("--queue-name", "math", "--lease-s", "10"),
+        *("--queue-name", "math", "--lease-s", "10", "--exit-when-stuck", "--stuck-after-s", "900"),
     ]
     # Not on the command line, which everybody can read.
     assert math.env["GUERDON_QUEUE_URL"] == "redis://r:1"

@@ -5,15 +5,18 @@ from urllib.parse import urlsplit
 from guerdon.errors import InvalidRequest
 from guerdon.transports.base import Operation, Streamed, Transport
 
-__all__ = ["Operation", "Streamed", "Transport", "open_transport"]
+__all__ = ["Operation", "Streamed", "Transport", "open_transport", "token_flaw"]
 
 
 def open_transport(url: str, *, service: str | None = None, token: str | None = None) -> Transport:
     """The transport for a URL; nothing is connected before the first call.
 
     Raises:
-        InvalidRequest: the scheme is unknown, the host is missing, or a queue has no service name.
+        InvalidRequest: the scheme is unknown, the host or the name of a queue is missing, or a token cannot be sent.
     """
+    # Libraries quote what they cannot send.
+    if token and (flaw := token_flaw(token)):
+        raise InvalidRequest(f"token: {flaw}")
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -40,3 +43,10 @@ def open_transport(url: str, *, service: str | None = None, token: str | None = 
         case scheme:
             known = "http, https, grpc, grpcs, redis or rediss"
             raise InvalidRequest(f"url: scheme {scheme!r} is none of {known}")
+
+
+def token_flaw(token: str) -> str | None:
+    """Why a bearer token cannot be sent in a header, without quoting it; None when it can."""
+    if not token:
+        return "is empty"
+    return None if all("!" <= one <= "~" for one in token) else "must be printable ASCII without spaces"

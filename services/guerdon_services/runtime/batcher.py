@@ -192,8 +192,7 @@ class Batcher(Generic[JobT, ResultT]):
     ) -> None:
         started = time.monotonic()
         jobs = [item.job for item in batch]
-        loop = asyncio.get_running_loop()
-        ran = await loop.run_in_executor(self._lane.executor, self._call, jobs, refresh)
+        ran = await self._lane.run(self._call, jobs, refresh)
         exec_s = time.monotonic() - started
         all_wait = isinstance(ran, NotReady) and not isinstance(ran, OutOfMemory)
         if isinstance(ran, BaseException) and not all_wait and len(batch) > 1:

@@ -1,5 +1,6 @@
 """`guerdon serve NAME`: start one service. Heavy imports wait until they are needed."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,6 @@ Queue = Annotated[
 ]
 QueueName = Annotated[str | None, typer.Option(help="Name of the queue; the service's by default.")]
 TokenFile = Annotated[Path | None, typer.Option(help="File with the bearer token; GUERDON_TOKEN otherwise.")]
-Token = Annotated[str | None, typer.Option(envvar="GUERDON_TOKEN", hidden=True)]
 TlsCert = Annotated[Path | None, typer.Option(help="PEM file with the certificate chain.")]
 TlsKey = Annotated[Path | None, typer.Option(help="PEM file with the private key.")]
 MaxPending = Annotated[int, typer.Option(help="Items that may wait before requests are refused with 429.")]
@@ -31,6 +31,12 @@ LeaseS = Annotated[
     float, typer.Option(help="Seconds after which a dead worker's queue entries are taken over.")
 ]
 MaxDeliveries = Annotated[int, typer.Option(help="Deliveries after which a queue entry is a dead letter.")]
+StuckAfterS = Annotated[
+    float, typer.Option(help="Seconds without a sign of life after which a batch counts as stuck; 0: never.")
+]
+ExitWhenStuck = Annotated[
+    bool, typer.Option("--exit-when-stuck", help="End the process when a batch or the event loop is stuck.")
+]
 ReadyFile = Annotated[Path | None, typer.Option(help="JSON file to write once the doors listen: http, grpc.")]
 LogFormat = Annotated[str, typer.Option(help="auto (JSON unless on a terminal), json or console.")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
@@ -44,7 +50,6 @@ def serve(
     queue: Queue = None,
     queue_name: QueueName = None,
     token_file: TokenFile = None,
-    token: Token = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     max_pending: MaxPending = 16_384,
@@ -54,6 +59,8 @@ def serve(
     drain_delay_s: DrainDelayS = 0.0,
     lease_s: LeaseS = 30.0,
     max_deliveries: MaxDeliveries = 5,
+    stuck_after_s: StuckAfterS = 900.0,
+    exit_when_stuck: ExitWhenStuck = False,
     ready_file: ReadyFile = None,
     log_format: LogFormat = "auto",
     log_level: LogLevel = "info",
@@ -65,8 +72,10 @@ def serve(
     from guerdon_services.runtime import launch
 
     try:
-        if token_file is not None:
-            options["token"] = token_file.read_text().strip()
+        # Never an option: every user of the machine can read command lines.
+        options["token"] = (
+            token_file.read_text().strip() if token_file else os.environ.get("GUERDON_TOKEN") or None
+        )
         settings = launch.runtime_settings(options)
         service = launch.make_service(name, assignments or [])
     except (launch.Refused, OSError) as error:

@@ -39,12 +39,16 @@ class GrpcDoor:
         self, dispatcher: Dispatcher, metrics: Metrics, guard: TokenGuard, *, max_message_bytes: int
     ) -> None:
         self._server = grpc.aio.server(
-            interceptors=[_TokenInterceptor(guard)],
+            interceptors=[_TokenInterceptor(guard, metrics)],
             options=[
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
                 # Two servers on one port would share its calls without a word.
                 ("grpc.so_reuseport", 0),
+                # A client that vanished without a word frees its calls.
+                ("grpc.keepalive_time_ms", 60_000),
+                ("grpc.keepalive_timeout_ms", 20_000),
+                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ],
         )
         services = _Handlers(dispatcher, metrics).services()
@@ -89,8 +93,9 @@ class GrpcDoor:
 class _TokenInterceptor(grpc.aio.ServerInterceptor):
     """Asks every call but health checks for the bearer token."""
 
-    def __init__(self, guard: TokenGuard) -> None:
+    def __init__(self, guard: TokenGuard, metrics: Metrics) -> None:
         self._guard = guard
+        self._metrics = metrics
 
     async def intercept_service(
         self,
@@ -103,6 +108,7 @@ class _TokenInterceptor(grpc.aio.ServerInterceptor):
             try:
                 self._guard.check(metadata.get("authorization"))
             except errors.Unauthorized as error:
+                self._metrics.refused("grpc", details.method.rpartition("/")[2].lower(), "unauthorized")
                 return _refusing(error)
         return await continuation(handler_call_details)
 
@@ -196,8 +202,9 @@ async def _abort(context: Context, error: errors.GuerdonError) -> None:
 
 
 def _refusing(error: errors.GuerdonError) -> Any:
-    async def handler(_: bytes, context: Context) -> bytes:
+    # A handler of streams begins at once: nobody without a token has his message read.
+    async def handler(_: AsyncIterator[bytes], context: Context) -> bytes:
         await _abort(context, error)
         return b""
 
-    return _grpc.unary_unary_rpc_method_handler(handler)
+    return _grpc.stream_unary_rpc_method_handler(handler)

@@ -46,7 +46,11 @@ def build_app(
     """The ASGI application of one service; only the routes that the service supports exist."""
     service = dispatcher.service
     app = FastAPI(title=f"guerdon {service.name}", version=service.version, redoc_url=None)
-    app.add_middleware(Gate, guard=guard, max_body_bytes=dispatcher.max_body_bytes)
+
+    def refused(path: str, outcome: str) -> None:
+        metrics.refused("http", path.removeprefix("/v1/"), outcome)
+
+    app.add_middleware(Gate, guard=guard, max_body_bytes=dispatcher.max_body_bytes, refused=refused)
     _add_problems(app)
     _add_common(app, dispatcher, metrics, health)
     operations = natives(dispatcher)
@@ -199,8 +203,13 @@ async def _unless_gone(request: Request, answer: Coroutine[Any, Any, T]) -> T | 
 
 def _add_common(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics, health: Callable[[], Health]) -> None:
     async def healthz() -> JSONResponse:
-        """The process is alive."""
-        return JSONResponse({"status": "alive"})
+        """200 while the process lives; 503 once a batch hangs, when only a new process helps."""
+        stuck = health().stuck
+        return (
+            JSONResponse({"status": "stuck", "reason": stuck}, 503)
+            if stuck
+            else JSONResponse({"status": "alive"})
+        )
 
     async def readyz() -> JSONResponse:
         """200 while new work is admitted; 503 while starting and from the first moment of draining."""

@@ -4,11 +4,15 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from guerdon_services.runtime.progress import Calls
+
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 #: Timers of uvloop tick in milliseconds: a batch due within this many seconds is due.
 _TIMER_SLACK_S = 0.0005
@@ -44,7 +48,9 @@ class Lane:
     """The threads of one service. At most `workers` batches run at a time, whatever their operation."""
 
     def __init__(self, workers: int, name: str) -> None:
-        self.executor = ThreadPoolExecutor(workers, thread_name_prefix=name)
+        #: What runs in the threads, but for `call`.
+        self.calls = Calls()
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix=name)
         self._free = workers
         self._workers = workers
         self._lines: list[Line] = []
@@ -60,7 +66,12 @@ class Lane:
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Run `function` in one of the threads, outside any batch."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, function)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a part of a batch in one of the threads."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self.calls.run, function, *arguments)
 
     async def call_when_free(self, function: Callable[[], None]) -> None:
         """Run `function` as if it were a batch, if none runs and no request is half done; else do nothing."""
@@ -68,7 +79,7 @@ class Lane:
             return
         self._free -= 1
         try:
-            await self.call(function)
+            await self.run(function)
         finally:
             self._free += 1
             self.pump()
@@ -114,7 +125,7 @@ class Lane:
     def stop(self) -> None:
         """Let no new batch start; the threads end with their batches."""
         self._paused = True
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _start(self, line: Line) -> None:
         self._free -= 1

@@ -14,6 +14,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 #: Bucket bounds in seconds: from a cached verdict to a long generation.
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+#: Operations that metrics know by name.
+_OPERATIONS = frozenset({"score", "generate", "update", "versions", "info"})
 _ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -72,6 +74,12 @@ class Metrics:
             cancelled=self._cancelled.labels(name),
             items={status: self._items.labels(name, status.value) for status in Status},
         )
+
+    def refused(self, door: str, operation: str, outcome: str) -> None:
+        """Count a request that a door refused before anything read it."""
+        # What strangers ask for must not become labels.
+        known = operation if operation in _OPERATIONS else "other"
+        self.requests.labels(door, known, outcome).inc()
 
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""

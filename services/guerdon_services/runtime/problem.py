@@ -33,6 +33,10 @@ class MalformedBody(errors.InvalidRequest):
     """The body cannot be read at all."""
 
 
+class SlowBody(errors.InvalidRequest):
+    """The body comes too slowly to wait for."""
+
+
 class InvalidFields(errors.InvalidRequest):
     """Fields are wrong; the message names each."""
 
@@ -69,6 +73,7 @@ class _Words:
 #: clients tell it from overload by these words.
 _WORDS: list[tuple[type[errors.GuerdonError], _Words]] = [
     (MalformedBody, _Words("malformed", HTTPStatus.BAD_REQUEST, grpc.StatusCode.INVALID_ARGUMENT)),
+    (SlowBody, _Words("slow", HTTPStatus.REQUEST_TIMEOUT, grpc.StatusCode.DEADLINE_EXCEEDED)),
     (
         errors.TooLarge,
         _Words("too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
@@ -129,6 +134,16 @@ def _fields(error: errors.GuerdonError) -> list[FieldError]:
 
 def _words(error: errors.GuerdonError) -> _Words:
     return next(words for kind, words in _WORDS if isinstance(error, kind))
+
+
+def raw_response(status: HTTPStatus, detail: str) -> bytes:
+    """The bytes of a refusal where there is no request to answer, only a connection; it closes."""
+    body = Problem(title=status.phrase, status=status, detail=detail).model_dump_json().encode()
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {CONTENT_TYPE}\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def problem_response(error: errors.GuerdonError) -> Response:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncGenerator
@@ -21,11 +22,14 @@ from guerdon_services.runtime.http import build_app
 from guerdon_services.runtime.metrics import Metrics
 from guerdon_services.runtime.scorer import AnyService
 from guerdon_services.runtime.settings import Address, RuntimeSettings
+from guerdon_services.runtime.watchdog import Watchdog
 from guerdon_services.runtime.web import WebServer
 from guerdon_services.runtime.worker import Worker
 
 log = structlog.get_logger(__name__)
 
+#: Connections that a process may hold at once, where the system lets it choose: the usual limit is 1024.
+_DESCRIPTORS = 65_536
 #: Seconds that answers get to reach their clients once all work is done.
 _FLUSH_S = 5.0
 
@@ -40,6 +44,11 @@ class Process:
         self._clean = True
         self.metrics = Metrics()
         self.dispatcher = Dispatcher(service, settings, self.metrics)
+        self._watchdog = Watchdog(
+            lambda: self.dispatcher.lane.calls.silent_s,
+            settings.stuck_after_s,
+            ends_process=settings.exit_when_stuck,
+        )
         self._worker = self._make_worker()
         self._web: WebServer | None = None
         self._rpc: GrpcDoor | None = None
@@ -60,7 +69,7 @@ class Process:
 
     def health(self) -> Health:
         """What /readyz says."""
-        return Health(self._state, self._worker.state if self._worker else "off")
+        return Health(self._state, self._worker.state if self._worker else "off", self._watchdog.stuck)
 
     async def start(self) -> None:
         """Listen at every door. Until `open` is done they answer, but refuse work.
@@ -72,7 +81,10 @@ class Process:
         token = settings.token.get_secret_value() if settings.token else None
         guard, tls = TokenGuard(token), _tls_files(settings)
         if settings.http:
-            self._web = WebServer(build_app(self.dispatcher, self.metrics, guard, self.health), tls)
+            app = build_app(self.dispatcher, self.metrics, guard, self.health)
+            self._web = WebServer(
+                app, tls, refused=lambda outcome: self.metrics.refused("http", "other", outcome)
+            )
             self.http = await self._web.start(settings.http)
         if settings.grpc:
             self._rpc = GrpcDoor(
@@ -90,6 +102,7 @@ class Process:
         if self._state != "starting":
             return
         self._state = "ready"
+        self._watchdog.start()
         self.dispatcher.accept()
         if self._rpc is not None:
             await self._rpc.set_serving(True)
@@ -129,6 +142,7 @@ class Process:
 
     async def close(self) -> None:
         """Close the service in a thread, unless its threads hang."""
+        self._watchdog.stop()
         if self._clean:
             await self.dispatcher.lane.call(self._service.close)
         self.dispatcher.lane.stop()
@@ -170,6 +184,7 @@ async def running(service: AnyService, settings: RuntimeSettings) -> AsyncGenera
 
 def run(service: AnyService, settings: RuntimeSettings) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. A second signal ends the process at once."""
+    _raise_descriptor_limit()
     return uvloop.run(_serve(service, settings))
 
 
@@ -198,6 +213,13 @@ async def _serve(service: AnyService, settings: RuntimeSettings) -> int:
         return 1
     await process.close()
     return 0
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _handle_signals(stopping: asyncio.Event) -> None:

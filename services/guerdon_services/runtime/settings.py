@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from guerdon.transports import token_flaw
+
 
 @dataclass(frozen=True)
 class Address:
@@ -64,6 +66,9 @@ class RuntimeSettings(BaseModel):
     #: Seconds that a queue entry stays ours without a sign of life.
     lease_s: Annotated[float, Field(gt=0)] = 30.0
     max_deliveries: Annotated[int, Field(ge=1)] = 5
+    #: Seconds without a sign of life after which a batch, or the event loop, counts as stuck; 0 means never.
+    stuck_after_s: Annotated[float, Field(ge=0)] = 900.0
+    exit_when_stuck: bool = False
     ready_file: Path | None = None
     log_format: Literal["auto", "json", "console"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -78,8 +83,8 @@ class RuntimeSettings(BaseModel):
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
-        if self.token is not None and not self.token.get_secret_value():
-            raise ValueError("the token is empty")
+        if self.token is not None and (flaw := token_flaw(self.token.get_secret_value())):
+            raise ValueError(f"the token {flaw}")
         for door in (self.http, self.grpc):
             if door is not None and not door.is_loopback and self.token is None:
                 raise ValueError(

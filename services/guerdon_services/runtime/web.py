@@ -1,18 +1,24 @@
 """The uvicorn server behind the HTTP door: it binds where told and leaves signals alone."""
 
 import asyncio
+import logging
 import socket
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
+from guerdon_services.runtime.connection import Connection, quiet
 from guerdon_services.runtime.settings import Address
 
 #: Seconds that an idle connection stays open: longer than clients keep theirs, so that they close first.
 _KEEP_ALIVE_S = 75
+#: Seconds after which the kernel gives up a client that takes nothing of what is sent to it.
+_UNREAD_S = 60
 
 
 class _Server(uvicorn.Server):
@@ -25,10 +31,15 @@ class _Server(uvicorn.Server):
 class WebServer:
     """One HTTP server on the running event loop."""
 
-    def __init__(self, app: FastAPI, tls: tuple[Path, Path] | None = None) -> None:
+    def __init__(
+        self, app: FastAPI, tls: tuple[Path, Path] | None = None, *, refused: Callable[[str], None]
+    ) -> None:
         certificate, key = tls or (None, None)
+        protocol: Any = partial(Connection, refused=refused)
+        logging.getLogger("uvicorn.error").addFilter(quiet)
         config = uvicorn.Config(
             app,
+            http=protocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -75,6 +86,8 @@ def _bind(address: Address) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(AttributeError):  # Linux; connections inherit it
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _UNREAD_S)
             listener.bind(resolved)
         except OSError:
             listener.close()

@@ -18,6 +18,7 @@ from guerdon_services.rollout.engine import Row, Sampled
 from guerdon_services.rollout.engines.sampling import Sampler
 from guerdon_services.rollout.engines.stopping import StopStrings, decode
 from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.runtime.progress import report_progress
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -105,6 +106,7 @@ class TransformersEngine:
         active = list(progress)
         while True:
             tokens_B, logps_B = sampler.draw(logits_BV)
+            report_progress()
             ids = tokens_B.tolist()
             for one, token, logp in zip(active, ids, logps_B.tolist(), strict=True):
                 one.add(token, logp)
