@@ -128,6 +128,7 @@ import sys
 from pathlib import Path
 from guerdon import weights
 
+print("reading", flush=True)
 while True:
     latest = weights.latest(Path(sys.argv[1]))
     if latest is None:
@@ -147,7 +148,10 @@ def test_a_reader_never_sees_two_versions_mixed(tmp_path: Path) -> None:
         for name in ("a", "b"):
             (folder / name).write_text(str(version))
 
-    with subprocess.Popen([sys.executable, "-c", READER, str(tmp_path)]) as reader:
+    command = [sys.executable, "-c", READER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reading\n"  # from the first version on
         for version in range(101):
             weights.publish(tmp_path, version, write)
         deadline = time.monotonic() + 60

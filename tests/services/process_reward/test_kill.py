@@ -84,7 +84,7 @@ def test_a_kill_leaves_one_version_or_the_other(
     requests = tmp_path / "requests.jsonl"
     requests.write_text("\n".join(request(name).model_dump_json() for name in ("first", "second")))
     learner = subprocess.run(
-        [sys.executable, "-c", _LEARNER, chosen.model_dump_json(), str(requests), call, when], timeout=120
+        [sys.executable, "-c", _LEARNER, chosen.model_dump_json(), str(requests), call, when], timeout=600
     )
     assert learner.returncode == -signal.SIGKILL
     answers, states = undisturbed

@@ -152,7 +152,7 @@ def test_a_kill_in_an_update_leaves_a_version_from_which_it_is_made_again(
     requests = tmp_path / "requests.jsonl"
     requests.write_text("\n".join(asked(name).model_dump_json() for name in ("first", "second")))
     learner = subprocess.run(
-        [sys.executable, "-c", _LEARNER, settings.model_dump_json(), str(requests)], timeout=240
+        [sys.executable, "-c", _LEARNER, settings.model_dump_json(), str(requests)], timeout=600
     )
     assert learner.returncode == -signal.SIGKILL
     scorer = start(**LORA, weights_dir=settings.weights_dir)

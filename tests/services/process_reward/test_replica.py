@@ -27,7 +27,7 @@ from guerdon_services.scoring import ScoredSequence, token_logprobs
 
 BETA = 0.5
 #: Seconds after which something hangs, however slow the machine is.
-HANGS_S = 120.0
+HANGS_S = 300.0
 SAMPLES = [
     Sample(prompt_token_ids=[5, 6, 7], response_token_ids=[10 + number, 20, 30 + number][: 1 + number % 3])
     for number in range(12)
@@ -118,6 +118,8 @@ class Cluster:
             "lr=0.001",
             "keep_last=1000",
         )
+        # Requests wait for the versions that they ask for, however slow the machine is.
+        shared = (*shared, f"version_wait_s={HANGS_S}")
         replica = "process_reward_replica"
         self.near = Service(
             self.starter, folder, f"{replica}-near", *shared, f"weights_dir={self.weights_dir}"
@@ -177,6 +179,13 @@ class Load(threading.Thread):
                 self.failures.append(error)
                 time.sleep(0.05)
 
+    def wait_for(self, version: int) -> None:
+        """Until it has an answer by `version`, or a newer one."""
+        ends = time.monotonic() + HANGS_S
+        while not self.answers or (self.answers[-1][0][1].model_version or 0) < version:
+            assert time.monotonic() < ends, self.failures
+            time.sleep(0.01)
+
     def stop(self) -> None:
         self.stopping.set()
         self.join(HANGS_S)
@@ -212,6 +221,8 @@ def test_two_replicas_follow_a_learner_through_50_updates(cluster: Cluster) -> N
             if number % 10 == 0:  # a request for the newest weights waits for them
                 [asked] = near.score(SAMPLES[:1], min_version=number + 1, timeout_s=HANGS_S)
                 assert (asked.status, asked.model_version) == (Status.OK, number + 1)
+                for load in loads:
+                    load.wait_for(number + 1)
     for replica in (cluster.near, cluster.far):
         with Client(replica.url) as client:
             assert client.wait_for_version(first + 50, timeout_s=HANGS_S).current == first + 50
@@ -223,7 +234,7 @@ def test_two_replicas_follow_a_learner_through_50_updates(cluster: Cluster) -> N
         versions = load.assert_one_version_each()
         assert versions == sorted(versions)
         seen |= set(versions)
-    assert len(seen) > 5  # they were scored while it learned
+    assert len(seen) >= 5  # they were scored while it learned
     cluster.assert_exact([one for load in loads for answer in load.answers for one in answer], 6)
 
 
