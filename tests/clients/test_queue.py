@@ -396,7 +396,6 @@ async def test_dead_letter_after_the_last_delivery(redis_url: str) -> None:
 MALFORMED: list[dict[str | bytes, str | bytes]] = [
     {"a": "b"},
     {"rid": "m", "op": "score", "client": "c"},
-    {"rid": "m", "op": "score", "body": "", "client": "c", "deadline": ""},
     {"rid": "m", "op": "score", "body": "", "client": "c", "deadline": "soon", "enqueued": "1"},
     {"rid": "m", "op": "score", "body": "", "client": "c", "deadline": "", "enqueued": "nan"},
     {"rid": "m", "op": "score", "body": "", "client": "c", "deadline": "9" * 30, "enqueued": "1"},
@@ -436,3 +435,80 @@ async def test_a_malformed_entry_left_by_a_dead_worker_is_a_dead_letter(redis_ur
         await client.submit("score", b"", request_id="good")
         assert [entry.request_id for entry in await take(worker, 1)] == ["good"]
         assert (await stats(redis_url, "math")).dead == 1
+
+
+async def test_fields_that_another_release_adds_or_leaves_out_do_no_harm(redis_url: str) -> None:
+    async with consumer(redis_url) as worker, redis(redis_url) as server:
+        named = {"rid": "r", "op": "score", "body": b"b", "client": "c"}
+        id = await server.xadd("{math}:q:1", {**named, "shard": "7"})
+        [entry] = await take(worker, 1)
+        assert (entry.request_id, entry.body, entry.deadline_unix_ms, entry.left_s) == ("r", b"b", None, None)
+        assert entry.enqueued_unix_ms == int(id.split(b"-")[0])
+        await worker.complete(entry, ok(entry))
+        [(_, answer)] = await server.xrange("{math}:reply:c")
+        assert (answer[b"rid"], answer[b"status"]) == (b"r", b"ok")
+        assert await server.hget("{math}:res:r", "body") == b"done"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"status": "deferred", "body": b"x"}, "unknown status 'deferred'"),
+        ({"status": "ok"}, "without a body"),
+        ({"body": b"x"}, "unknown status ''"),
+    ],
+)
+async def test_a_reply_that_cannot_be_read_is_no_reward_and_harms_no_other(
+    redis_url: str, fields: dict[str, Any], reason: str
+) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker, redis(redis_url) as server:
+        odd = await client.submit("score", b"", request_id="odd")
+        plain = await client.submit("score", b"", request_id="plain")
+        reply_stream = f"{{math}}:reply:{client.client_id}"
+        await server.xadd(reply_stream, {"nothing": "known"})
+        await server.xadd(reply_stream, {"rid": b"\xff"})
+        await server.xadd(reply_stream, {"rid": "odd", "newer": "field", **fields})
+        reply = await asyncio.wait_for(odd, PATIENCE_S)
+        assert (reply.status, reply.body) == (Status.INTERNAL_ERROR, b"")
+        assert reason in reply.reason
+        for entry in await take(worker, 2):
+            await worker.complete(entry, ok(entry))
+        assert (await asyncio.wait_for(plain, PATIENCE_S)).body == b"done"
+
+
+async def test_what_a_lost_answer_had_given_comes_again_at_once_and_uncounted(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with producer(redis_url) as client, consumer(redis_url, lease_s=600) as worker:
+        await client.submit("score", b"", request_id="kept")
+        [kept] = await take(worker, 1)
+        await client.submit("score", b"", request_id="lost")
+        take_now = worker._take_now
+
+        async def lose(*arguments: Any, **others: Any) -> Any:
+            await take_now(*arguments, **others)
+            worker._held = {key: entry for key, entry in worker._held.items() if entry is kept}
+            raise errors.Unavailable("the answer was lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(worker, "_take_now", lose)
+            assert await worker.take(1) == []
+        [lost] = await take(worker, 1)
+        assert (lost.request_id, lost.deliveries) == ("lost", 1)
+        assert await worker.take(1) == []
+
+
+async def test_results_under_a_chosen_request_id_stay_after_they_were_read(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker, redis(redis_url) as server:
+        for request_id in ("chosen", None):
+            future = await client.submit("score", b"", request_id=request_id)
+            [entry] = await take(worker, 1)
+            await worker.complete(entry, ok(entry))
+            await asyncio.wait_for(future, PATIENCE_S)
+
+            async def read() -> bool:
+                return await server.xlen(f"{{math}}:reply:{client.client_id}") == 0
+
+            await eventually(read)
+            left_ms = await server.pttl(f"{{math}}:res:{entry.request_id}")
+            assert (left_ms > 60_000) is (request_id is not None)

@@ -33,7 +33,19 @@ What happens to a request:
 """
 
 from guerdon.queue.consumer import Consumer, Entry
+from guerdon.queue.letters import DeadLetter, dead_letters, purge, redrive
 from guerdon.queue.link import QueueStats, stats
 from guerdon.queue.producer import Producer, Reply
 
-__all__ = ["Consumer", "Entry", "Producer", "QueueStats", "Reply", "stats"]
+__all__ = [
+    "Consumer",
+    "DeadLetter",
+    "Entry",
+    "Producer",
+    "QueueStats",
+    "Reply",
+    "dead_letters",
+    "purge",
+    "redrive",
+    "stats",
+]

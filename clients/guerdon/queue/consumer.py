@@ -72,6 +72,8 @@ class Consumer:
         self._surplus: list[Entry] = []
         self._next_rescue = 0.0
         self._pause = BACKOFF_S[0]
+        #: Whether the last read failed: it may have been given entries that nobody here knows of.
+        self._unsure = False
         self._taking = asyncio.Lock()
         self._renewer: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -97,10 +99,14 @@ class Consumer:
             if self._closing.is_set():
                 return []
             try:
+                if self._unsure:
+                    await self._link.call("recover", self.consumer_id, *_addresses(list(self._held.values())))
+                    self._unsure = False
                 entries = self._surplus or await self._take(max_entries)
                 self._pause = BACKOFF_S[0]
             except GuerdonError as error:
                 log.warning("taking work: %s", error)
+                self._unsure = True
                 await self._sleep(self._pause)
                 self._pause = min(2 * self._pause, BACKOFF_S[1])
                 return []

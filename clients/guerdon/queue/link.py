@@ -40,7 +40,25 @@ BACKOFF_S = (0.05, 2.0)
 CALLS_PER_TRIP = 64
 
 #: What a server says while it restarts, loads its data, or hands over to a replica.
-_PASSING = (ConnectionError, TimeoutError, ReadOnlyError, MasterDownError, ClusterDownError, TryAgainError)
+_PASSING = (
+    ConnectionError,
+    TimeoutError,
+    ReadOnlyError,
+    MasterDownError,
+    ClusterDownError,
+    TryAgainError,
+    NoScriptError,
+)
+#: The same, where redis-py has no class for it: a full disk, too few replicas, a script that runs for seconds.
+_PASSING_CODES = ("MISCONF ", "NOREPLICAS ", "BUSY ", "UNKILLABLE ")
+#: What escapes redis-py's own hierarchy when a connection breaks (uvloop: a transport that closes under a write).
+_BROKEN = (OSError, EOFError, RuntimeError)
+
+#: Scripts that may not run while Redis is out of memory: they bring new work. The others finish, hand back or
+#: withdraw work, without which a full Redis would stay full.
+_BRINGS_WORK = frozenset({"submit", "redrive"})
+#: Scripts that change nothing, and so may run on a replica.
+_READS_ONLY = frozenset({"stats", "letters"})
 
 Argument = str | bytes | int
 
@@ -76,7 +94,14 @@ def _load_scripts() -> dict[str, tuple[str, bytes]]:
     folder = files("guerdon.queue") / "lua"
     sources = {path.name.removesuffix(".lua"): path.read_bytes() for path in folder.iterdir()}
     common = sources.pop("common")
-    return {name: (hashlib.sha1(common + own).hexdigest(), common + own) for name, own in sources.items()}
+    whole = {name: _header(name) + common + own for name, own in sources.items()}
+    return {name: (hashlib.sha1(source).hexdigest(), source) for name, source in whole.items()}
+
+
+def _header(name: str) -> bytes:
+    if name in _READS_ONLY:
+        return b"#!lua flags=no-writes\n"
+    return b"#!lua\n" if name in _BRINGS_WORK else b"#!lua flags=allow-oom\n"
 
 
 _SCRIPTS = _load_scripts()
@@ -118,6 +143,7 @@ class Link:
         )
         self._calls: list[_Call] = []
         self._sender: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def call(self, script: str, *arguments: Argument, patience_s: float = 0.0) -> Any:
         """Run a script and return what it returned; try again for `patience_s` while Redis is away.
@@ -140,7 +166,7 @@ class Link:
             try:
                 return await call.answer
             except Unavailable:
-                if loop.time() + pause > give_up:
+                if self._closed or loop.time() + pause > give_up:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
@@ -164,7 +190,8 @@ class Link:
         return self._prefix + name
 
     async def close(self) -> None:
-        """Send what still waits to be sent, and disconnect."""
+        """Send what still waits to be sent, and disconnect; what fails from now on is not tried again."""
+        self._closed = True
         if self._sender is not None:
             await asyncio.wait([self._sender])
         await self._redis.aclose()
@@ -210,10 +237,9 @@ class Link:
             return Unauthorized(f"Redis at {self.url} refuses the user or password: {error}")
         if isinstance(error, OutOfMemoryError):
             return Overloaded(f"Redis at {self.url} is out of memory", retry_after_s=5.0)
-        if isinstance(error, _PASSING):
+        if isinstance(error, _PASSING) or str(error).startswith(_PASSING_CODES):
             return Unavailable(f"Redis at {self.url} cannot be reached: {error}")
         if isinstance(error, RedisError):
             return InternalError(f"Redis at {self.url} answered: {error}")
-        # Some escape redis-py's own hierarchy (uvloop's RuntimeError for a transport that closes under a write),
-        # and would end the loops of workers and clients without a word.
-        return InternalError(f"Redis at {self.url}: {type(error).__name__}: {error}")
+        kind = Unavailable if isinstance(error, _BROKEN) else InternalError
+        return kind(f"Redis at {self.url}: {type(error).__name__}: {error}")

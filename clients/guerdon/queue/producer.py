@@ -2,15 +2,15 @@
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guerdon.errors import GuerdonError, Overloaded, Unavailable
+from guerdon.errors import GuerdonError, Overloaded, Unauthorized, Unavailable
 from guerdon.queue.link import BACKOFF_S, BLOCK_MS, Link, log
 from guerdon.types import Status
 
-#: Seconds that a submission keeps trying while Redis cannot be reached.
+#: Seconds that a submission keeps trying while Redis cannot be reached, unless it says otherwise.
 SUBMIT_PATIENCE_S = 5.0
 #: Seconds of silence after which a client asks what became of its requests.
 PROBE_EVERY_S = 5.0
@@ -37,6 +37,8 @@ class _Waiting:
     """A request that has not been answered yet, with all that submitting it again takes."""
 
     request_id: str
+    #: Whether the caller chose the id, and so may ask for the same request again.
+    named: bool
     serial: int
     op: str
     body: bytes
@@ -77,11 +79,13 @@ class Producer:
         request_id: str | None = None,
         deadline_s: float | None = None,
         high_priority: bool = False,
+        patience_s: float = SUBMIT_PATIENCE_S,
     ) -> asyncio.Future[Reply]:
         """Queue a request; the future resolves to its reply, and cancelling it withdraws work not yet begun.
 
-        A request id that was answered within the last minutes gets the same answer again; one that is in flight
-        is not queued twice. `deadline_s` counts from now; the reply is then `timeout` if nothing came sooner.
+        A request id that was answered within the last ten minutes gets the same answer again, whoever asked then;
+        one that is in flight is not queued twice. `deadline_s` counts from now; the reply is then `timeout` if
+        nothing came sooner. While Redis cannot be reached, this tries for `patience_s` seconds to queue it.
 
         Raises:
             Overloaded: the queue is full.
@@ -90,20 +94,20 @@ class Producer:
         if self._closed:
             raise Unavailable("this producer is closed")
         loop = asyncio.get_running_loop()
-        request_id = request_id or uuid.uuid4().hex
+        named, request_id = bool(request_id), request_id or uuid.uuid4().hex
         if (known := self._waiting.get(request_id)) is not None:
             return known.future
         expires = None if deadline_s is None else loop.time() + deadline_s
         self._serial += 1
         priority = 0 if high_priority else 1
         waiting = _Waiting(
-            request_id, self._serial, op, body, priority, expires, loop.create_future(), loop.time()
+            request_id, named, self._serial, op, body, priority, expires, loop.create_future(), loop.time()
         )
         if deadline_s is not None and deadline_s <= 0:
             self._expire(waiting)
             return waiting.future
         self._start()
-        await self._enter(waiting)
+        await self._enter(waiting, patience_s)
         return waiting.future
 
     async def close(self) -> None:
@@ -129,9 +133,8 @@ class Producer:
                 await self._quietly("goodbye", self.client_id)
         await self._link.close()
 
-    async def _enter(self, waiting: _Waiting) -> None:
+    async def _enter(self, waiting: _Waiting, patience: float) -> None:
         self._waiting[waiting.request_id] = waiting
-        patience = SUBMIT_PATIENCE_S
         if waiting.expires is not None:
             loop = asyncio.get_running_loop()
             timer = loop.call_at(waiting.expires, self._expire, waiting)
@@ -178,10 +181,12 @@ class Producer:
         if waiting.future.cancelled() and not self._closed:
             self._in_background(self._quietly("cancel", self.client_id, waiting.request_id, waiting.serial))
 
-    def _resolve(self, reply: Reply) -> None:
+    def _resolve(self, reply: Reply) -> bool:
+        """Hand out a reply. True when nobody can ask for it again."""
         waiting = self._waiting.pop(reply.request_id, None)
         if waiting is not None and not waiting.future.done():
             waiting.future.set_result(reply)
+        return waiting is not None and not waiting.named
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -222,10 +227,9 @@ class Producer:
     def _deliver(self, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> None:
         read: list[str] = []
         for entry_id, fields in entries:
-            request_id = fields[b"rid"].decode()
-            read += [entry_id.decode(), request_id]
-            status = Status(fields[b"status"].decode())
-            self._resolve(Reply(request_id, status, fields[b"reason"].decode(), fields[b"body"]))
+            reply = _reply(fields)
+            spent = self._resolve(reply)
+            read += [entry_id.decode(), reply.request_id if spent else ""]
         self._in_background(self._quietly("read", self.client_id, *read))
 
     async def _probe_silent(self) -> None:
@@ -243,11 +247,15 @@ class Producer:
                 for start in range(0, len(silent), PROBE_CHUNK):
                     await self._probe(silent[start : start + PROBE_CHUNK])
                 last_contact = loop.time()
-            except (Unavailable, Overloaded) as error:
-                if loop.time() - last_contact > OUTAGE_LIMIT_S:
-                    self._give_up(Status.UNAVAILABLE, str(error))
-            except GuerdonError as error:
+            except Overloaded as error:
+                # Redis is full: what it holds is worked on, and the rest is queued once there is room.
+                last_contact = loop.time()
+                log.warning("asking for replies of %s: %s", self.service, error)
+            except Unauthorized as error:
                 self._give_up(error.status, str(error))
+            except GuerdonError as error:
+                if loop.time() - last_contact > OUTAGE_LIMIT_S:
+                    self._give_up(error.status, str(error))
 
     async def _probe(self, silent: Sequence[_Waiting]) -> None:
         now = asyncio.get_running_loop().time()
@@ -261,6 +269,21 @@ class Producer:
     def _give_up(self, status: Status, reason: str) -> None:
         for waiting in list(self._waiting.values()):
             self._resolve(Reply(waiting.request_id, status, reason, b""))
+
+
+def _reply(fields: Mapping[bytes, bytes]) -> Reply:
+    """What a worker has written; one of another release may have written what is not known here."""
+    request_id, word, reason = (
+        fields.get(name, b"").decode(errors="replace") for name in (b"rid", b"status", b"reason")
+    )
+    body = fields.get(b"body")
+    try:
+        status = Status(word)
+    except ValueError:
+        status, reason = Status.INTERNAL_ERROR, f"a worker answered with the unknown status {word!r}"
+    if status is Status.OK and body is None:
+        status, reason = Status.INTERNAL_ERROR, "a worker answered without a body"
+    return Reply(request_id, status, reason, body if status is Status.OK and body else b"")
 
 
 def _fail(future: asyncio.Future[Reply], error: GuerdonError) -> None:

@@ -9,9 +9,9 @@ local GROUP = 'workers'
 local RELEASED = 'released'
 -- Milliseconds of idleness that an entry gets when it is handed back: longer than any lease.
 local RELEASED_IDLE_MS = 86400000
--- Milliseconds that an unread result is kept for a client that asks again.
+-- Milliseconds that a result is kept for a client that asks again.
 local RESULT_TTL_MS = 600000
--- Milliseconds that it is kept after its client has read it.
+-- Milliseconds that it is kept after it was read, where nobody knows its request id but the one who read it.
 local READ_RESULT_TTL_MS = 60000
 -- Milliseconds after the last reply when the reply stream of a client that never came back goes away.
 local REPLY_TTL_MS = 3600000
@@ -48,7 +48,7 @@ end
 local function ensure_groups()
   for _, stream in ipairs(STREAMS) do
     local created = redis.pcall('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
-    if created.err and not string.find(created.err, 'BUSYGROUP', 1, true) then error(created.err) end
+    if created.err and not string.find(created.err, 'BUSYGROUP', 1, true) then error(created) end
   end
 end
 
@@ -57,7 +57,7 @@ local function pending(stream, ...)
   local entries = redis.pcall('XPENDING', stream, GROUP, ...)
   if entries.err then
     if string.find(entries.err, 'NOGROUP', 1, true) then return {} end
-    error(entries.err)
+    error(entries)
   end
   return entries
 end
@@ -68,6 +68,22 @@ local function send(client, request_id, status, reason, body)
   redis.call('PEXPIRE', key, REPLY_TTL_MS)
 end
 
+-- Whether a request waits or is being worked on.
+local function in_flight(request_id)
+  local flight = redis.call('HMGET', flight_key(request_id), 'stream', 'id')
+  return flight[1] and #redis.call('XRANGE', flight[1], flight[2], flight[2]) == 1
+end
+
+-- Appends an entry and notes that the request is in flight.
+local function enqueue(stream, request_id, op, body, client, deadline, serial)
+  local key = flight_key(request_id)
+  local id = redis.call('XADD', stream, '*', 'rid', request_id, 'op', op, 'body', body, 'client', client,
+                        'deadline', deadline, 'enqueued', as_text(now_ms()))
+  redis.call('DEL', key)
+  redis.call('HSET', key, 'stream', stream, 'id', id, 'client', client, 'deadline', deadline, 'serial', serial)
+  redis.call('PEXPIRE', key, FLIGHT_TTL_MS)
+end
+
 -- What is known of a request: 'answered' (the result is sent again), 'queued' (waiting or being worked on,
 -- and its answer will go to this client), or 'missing'.
 local function known(request_id, client)
@@ -76,8 +92,7 @@ local function known(request_id, client)
     send(client, request_id, result[1], result[2], result[3])
     return 'answered'
   end
-  local flight = redis.call('HMGET', flight_key(request_id), 'stream', 'id')
-  if flight[1] and #redis.call('XRANGE', flight[1], flight[2], flight[2]) == 1 then
+  if in_flight(request_id) then
     redis.call('HSET', flight_key(request_id), 'client', client)
     return 'queued'
   end

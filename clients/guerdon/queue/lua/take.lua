@@ -11,11 +11,14 @@ local may_rescue, holds_nothing = ARGV[5] == '1', ARGV[6] == '1'
 local now = now_ms()
 local taken = {}
 
--- What is wrong with the fields of an entry that no client of ours has written, or nil.
-local function malformed(field)
-  for _, name in ipairs({'rid', 'op', 'body', 'client', 'deadline', 'enqueued'}) do
+-- What is wrong with the fields of an entry that no client of ours has written, or nil. Fields that are not known
+-- here do no harm; a deadline and the time of entry may be missing.
+local function malformed(id, field)
+  for _, name in ipairs({'rid', 'op', 'body', 'client'}) do
     if not field[name] then return name .. ' is missing' end
   end
+  field.deadline = field.deadline or ''
+  field.enqueued = field.enqueued or string.match(id, '^%d+')
   for _, name in ipairs({'deadline', 'enqueued'}) do
     local text = field[name]
     local absent = name == 'deadline' and text == ''
@@ -25,17 +28,18 @@ local function malformed(field)
   end
 end
 
-local function dead_letter(field, deliveries)
+local function dead_letter(stream, field, deliveries, reason)
   redis.call('XADD', DEAD, 'MAXLEN', '~', DEAD_LETTERS_KEPT, '*', 'rid', field.rid or '', 'op', field.op or '',
              'body', field.body or '', 'client', field.client or '', 'enqueued', field.enqueued or '',
-             'deliveries', deliveries)
+             'deliveries', deliveries, 'stream', stream, 'reason', reason)
 end
 
 -- A malformed entry becomes a dead letter at once: an error here would stop every worker, for ever.
 local function refuse(stream, id, field, deliveries, problem)
-  dead_letter(field, deliveries)
+  local reason = 'malformed queue entry: ' .. problem
+  dead_letter(stream, field, deliveries, reason)
   if field.rid and field.client then
-    finish(stream, id, field.rid, field.client, 'invalid_input', 'malformed queue entry: ' .. problem, '')
+    finish(stream, id, field.rid, field.client, 'invalid_input', reason, '')
   else
     redis.call('XACK', stream, GROUP, id)
     redis.call('XDEL', stream, id)
@@ -45,7 +49,7 @@ end
 -- Takes an entry, or answers it here when nobody wants it any more.
 local function admit(stream, entry, deliveries, alone)
   local id, field = entry[1], named(entry[2])
-  local problem = malformed(field)
+  local problem = malformed(id, field)
   if problem then return refuse(stream, id, field, deliveries, problem) end
   local flight = redis.call('HMGET', flight_key(field.rid), 'id', 'deadline', 'cancelled')
   local mine = flight[1] == id
@@ -77,10 +81,10 @@ local function bury(stream, id, deliveries)
     return
   end
   local field = named(entry[2])
-  local problem = malformed(field)
+  local problem = malformed(id, field)
   if problem then return refuse(stream, id, field, deliveries, problem) end
-  dead_letter(field, deliveries)
   local reason = 'given up: ' .. deliveries .. ' workers stopped answering while they worked on it'
+  dead_letter(stream, field, deliveries, reason)
   finish(stream, id, field.rid, field.client, 'internal_error', reason, '')
 end
 
@@ -112,7 +116,7 @@ local function read(stream)
   local command = {'XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', most - #taken, 'STREAMS', stream, '>'}
   local answer = redis.pcall(unpack(command))
   if answer and answer.err then
-    if not string.find(answer.err, 'NOGROUP', 1, true) then error(answer.err) end
+    if not string.find(answer.err, 'NOGROUP', 1, true) then error(answer) end
     ensure_groups()
     answer = redis.call(unpack(command))
   end
