@@ -249,7 +249,7 @@ def _report(asked: Asked, descriptor: int, sources: dict[tuple[str, str, str], _
     except AssertionError as error:
         return KEEP + linked.FAILED + linked.described(error)[:999]
     except LinkLost as error:
-        return REPLACE + linked.LINK_LOST + str(error).encode("utf-8", "replace")[:999]
+        return KEEP + linked.LINK_LOST + str(error).encode("utf-8", "replace")[:999]
     except (RecursionError, MemoryError) as error:
         return REPLACE + OTHERS + type(error).__name__.encode()
     except Exception as error:

@@ -167,3 +167,15 @@ def test_a_copied_function_is_the_function(ask: Any) -> None:
     source += "    assert [h(i) for h in g for i in (1, 2)] == [2, 3, 2, 3] and candidate(4) == 5"
     assert ask.asserts("def f(x): return x + 1", source, function="f") == "AC"
     assert ask.asserts("def f(x): return x + (x < 4)", source, function="f") == "WA"
+
+
+def test_a_program_ended_before_its_walls_stand_costs_no_verdict(
+    ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests that are seen not to be pure at once, on a machine that takes long to make a process."""
+    monkeypatch.setattr("guerdon_services.code.supervision._GRACE_S", 0)
+    monkeypatch.setattr("guerdon_services.code.supervision._QUICK_S", 0)
+    for number in range(6):
+        source = f"try: f(1)\nexcept ValueError: pass\nassert f({number}) == {number + 1}"
+        assert ask.asserts("def f(x): return x + 1", source, function="f") == "AC"
+        assert ask.asserts("def f(x): return x", source, function="f") == "WA"
