@@ -50,8 +50,12 @@ class Mirror:
     @property
     def state(self) -> str:
         """For people: where the mirror is, and which version it has."""
-        latest, sent = weights.latest(self._folder), self._sent
+        sent = self._sent
         words = f"{self._store.shown} has {'nothing yet' if sent is None else f'version {sent[0]}'}"
+        try:
+            latest = weights.latest(self._folder)
+        except (ValueError, OSError) as error:
+            return f"{words}: {error}"
         if latest is None or weights.identity(latest) == sent:
             return words
         why = f": {self._error}" if self._error else ""

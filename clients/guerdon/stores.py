@@ -211,10 +211,10 @@ class Store:
             OSError: the store cannot be reached, or a publication was removed meanwhile.
         """
         name = self.latest()
-        if name is None or name == _origin(weights.latest(folder)):
+        if name is None or name == _origin_of_latest(folder):
             return None
         with _alone(folder) as alone:
-            if not alone or name == _origin(weights.latest(folder)):
+            if not alone or name == _origin_of_latest(folder):
                 return None
             return self._fetch(name, folder, keep_last)
 
@@ -271,9 +271,15 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _origin(published: weights.Published | None) -> str | None:
-    if published is None:
-        return None
+def _origin_of_latest(folder: Path) -> str | None:
+    """None where nothing was downloaded, or nobody can tell: then it is downloaded again."""
+    with suppress(ValueError, OSError):
+        latest = weights.latest(folder)
+        return None if latest is None else _origin(latest)
+    return None
+
+
+def _origin(published: weights.Published) -> str | None:
     with suppress(OSError):
         return (published.path / _ORIGIN).read_text()
     return None

@@ -144,6 +144,27 @@ def test_readers_follow_back_and_to_versions_made_anew(url: str, tmp_path: Path)
     assert content(there) == (2, "another")
 
 
+@pytest.mark.parametrize("text", ["rubbish", ""])
+def test_a_damaged_latest_is_written_anew(url: str, tmp_path: Path, text: str) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    push(url, write(here, 1, "w1"))
+    Store(url).pull(there)
+    (there / "LATEST").write_text(text)
+    assert Store(url).pull(there) is not None
+    assert content(there) == (1, "w1")
+
+
+def test_a_mirror_says_that_its_folder_is_damaged(url: str, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    write(here, 1, "w1")
+    mirror = Mirror(here, url, keep_last=2)
+    until(lambda: mirror.state.endswith("has version 1"))
+    (here / "LATEST").write_text("rubbish")
+    assert "has version 1: " in mirror.state
+    assert "'rubbish'" in mirror.state
+    mirror.close()
+
+
 def test_only_the_newest_are_kept(url: str, tmp_path: Path) -> None:
     for version in (1, 2, 3, 4):
         push(url, write(tmp_path / "here", version, f"w{version}"), keep_last=2)
