@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from guerdon.functional import pairwise_accuracy
@@ -28,7 +27,9 @@ from guerdon_services.process_reward.rewards import Rewards, Versions, result
 from guerdon_services.process_reward.schedule import lr_factor
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ProcessRewardSettings
 from guerdon_services.process_reward.store import VersionStore, digest, save_weights
+from guerdon_services.runtime.problem import InvalidFields
 from guerdon_services.runtime.scorer import RELEASE, Batching, Learner, NotReady, ScoreJob, Unscorable
+from guerdon_services.runtime.validation import parse_options
 from guerdon_services.scoring import ScoredSequence
 
 #: Log-ratios of fewer nats per token can be the rounding of two forwards.
@@ -152,13 +153,11 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         if repeated is not None:
             return repeated
         try:
-            options = ProcessRewardOptions.model_validate(request.options)
+            options = parse_options(ProcessRewardOptions, request.options)
             prepared = [self._rewards.prepare(sample, labelled=True) for sample in request.samples]
             labelled = _labelled(request, prepared)
             self._check_kept(request.base_version)
-        except ValidationError as error:
-            return self._refused(request, f"options.{_first(error)}")
-        except Unscorable as error:
+        except (InvalidFields, Unscorable) as error:
             return self._refused(request, str(error))
         try:
             self._start_from(request.base_version)
@@ -341,8 +340,3 @@ def _labelled(request: UpdateRequest, prepared: Sequence[ScoredSequence | Result
         why = refusals[0] if refusals else "every response is empty" if prepared else "there are none"
         raise Unscorable(f"samples: none of them can be learnt from ({why})")
     return labelled
-
-
-def _first(error: ValidationError) -> str:
-    detail = error.errors()[0]
-    return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"

@@ -232,7 +232,9 @@ def test_samples_that_cannot_be_learnt_from_are_left_out(start: Start) -> None:
             "samples: none of them can be learnt from (outcome",
         ),
         ({"samples": [Sample(prompt="x", response="", outcome=1.0)]}, "samples: none"),
-        ({"options": {"betta": 1}}, "options.betta"),
+        ({"options": {"betta": 1}}, "options.betta: unknown field; did you mean beta?"),
+        ({"options": {"beta": "0.1"}}, "options.beta: "),
+        ({"options": {"temperature": True}}, "options.temperature: "),
         ({"base_version": 5}, "base_version: 5 is not kept; kept are [0]"),
     ],
 )
