@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -224,9 +224,10 @@ def _add_common(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics, health: 
         """What the service is and what it accepts."""
         return Response(dispatcher.info().model_dump_json(), media_type="application/json")
 
-    app.add_api_route("/healthz", healthz, response_model=None)
-    app.add_api_route("/readyz", readyz, response_model=None)
-    app.add_api_route("/metrics", metrics_, name="metrics", response_model=None)
+    text = openapi.page(exposition.CONTENT_TYPE)
+    app.add_api_route("/healthz", healthz, response_model=None, responses=openapi.probe())
+    app.add_api_route("/readyz", readyz, response_model=None, responses=openapi.probe())
+    app.add_api_route("/metrics", metrics_, name="metrics", response_class=PlainTextResponse, responses=text)
     app.add_api_route("/v1/info", info, response_model=None, responses={200: {"model": ServiceInfo}})
 
 

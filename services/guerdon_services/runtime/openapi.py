@@ -24,6 +24,7 @@ def answers(model: type[BaseModel], line: type[BaseModel] | None = None) -> dict
     problems = {
         400: "Malformed JSON",
         401: "No bearer token, or a wrong one",
+        408: "The body came too slowly",
         413: "Too many samples, or too large a body",
         422: "A wrong field outside the samples",
         429: "Too many items wait; see Retry-After",
@@ -40,6 +41,17 @@ def answers(model: type[BaseModel], line: type[BaseModel] | None = None) -> dict
             "content": {problem.CONTENT_TYPE: {"schema": schema}},
         }
     return responses
+
+
+def page(content_type: str) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route that answers with text."""
+    return {200: {"description": "The text", "content": {content_type: {"schema": {"type": "string"}}}}}
+
+
+def probe() -> dict[int | str, dict[str, Any]]:
+    """`responses` of a probe: 503 with the same fields says no."""
+    says = {"application/json": {"schema": {"type": "object", "required": ["status"]}}}
+    return {200: {"description": "Yes", "content": says}, 503: {"description": "No", "content": says}}
 
 
 def query(model: type[BaseModel]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from guerdon.types import (
     UpdateRequest,
     VersionsRequest,
 )
+from guerdon_services.runtime import surrogates
 from guerdon_services.runtime.problem import FieldError, InvalidFields, MalformedBody
 from guerdon_services.runtime.scorer import ScorerOptions
 
@@ -74,6 +75,8 @@ def parse_update(body: bytes) -> UpdateRequest:
     try:
         return UpdateRequest.model_validate_json(body)
     except ValidationError as error:
+        if _is_no_json(error) and (data := surrogates.read(body)) is not None:
+            raise InvalidFields([FieldError(surrogates.first(data) or "", surrogates.NO_TEXT)]) from None
         raise refusal(UpdateRequest, error) from None
 
 
@@ -121,9 +124,8 @@ def parse_options(options_type: type[OptionsT], options: Mapping[str, JsonValue]
 
 def refusal(model: type[BaseModel], error: ValidationError) -> InvalidFields | MalformedBody:
     """What to raise for a body that pydantic refused."""
-    for detail in error.errors(include_url=False, include_context=False, include_input=False):
-        if detail["type"] == "json_invalid":
-            return MalformedBody(detail["msg"])
+    if _is_no_json(error):
+        return MalformedBody(error.errors(include_url=False)[0]["msg"])
     return InvalidFields(field_errors(model, error))
 
 
@@ -156,18 +158,53 @@ def _parse_json(
     try:
         request = request_type.model_validate_json(body)
     except ValidationError as error:
+        if _is_no_json(error) and (halves := surrogates.read(body)) is not None:
+            return _apart(request_type, sample_type, halves)
         details = error.errors(include_url=False, include_context=False, include_input=False)
         if not all(_below_sample(detail["loc"]) for detail in details):
             raise refusal(request_type, error) from None
         data: dict[str, Any] = pydantic_core.from_json(body)
-        envelope = request_type.model_validate_json(_json({**data, "samples": []}))
-
-        # As JSON again: pydantic's verdicts on JSON and on Python data differ in their words.
-        def validate(sample: Any) -> SampleT:
-            return sample_type.model_validate_json(_json(sample))
-
-        return Parsed(envelope, [_sample(sample_type, validate, sample) for sample in data["samples"]])
+        return _one_by_one(request_type, sample_type, data, data["samples"])
     return Parsed(request, cast(Sequence[SampleT], request.samples))
+
+
+def _one_by_one(
+    request_type: type[BatchT], sample_type: type[SampleT], data: dict[str, Any], samples: Sequence[Any]
+) -> Parsed[BatchT, SampleT]:
+    try:
+        envelope = request_type.model_validate_json(_json({**data, "samples": []}))
+    except ValidationError as error:
+        raise refusal(request_type, error) from None
+
+    # As JSON again: pydantic's verdicts on JSON and on Python data differ in their words.
+    def validate(sample: Any) -> SampleT:
+        return sample_type.model_validate_json(_json(sample))
+
+    return Parsed(envelope, [_sample(sample_type, validate, sample) for sample in samples])
+
+
+def _apart(
+    request_type: type[BatchT], sample_type: type[SampleT], data: dict[str, Any]
+) -> Parsed[BatchT, SampleT]:
+    """A request with strings that are no text: those of a sample cost that sample, others the request."""
+    samples: Any = data.pop("samples", [])
+    around = surrogates.first(data)
+    if around is not None or not isinstance(samples, list):
+        raise InvalidFields([FieldError(around or "samples", surrogates.NO_TEXT)])
+    checked: list[Any] = []
+    for sample in cast(list[Any], samples):
+        path = surrogates.first(sample)
+        given = cast(dict[str, Any], sample).get("id") if isinstance(sample, dict) else None
+        id = given if isinstance(given, str) and surrogates.first(given) is None else None
+        checked.append(sample if path is None else BadItem(id, f"{path or 'sample'}: {surrogates.NO_TEXT}"))
+    return _one_by_one(request_type, sample_type, data, checked)
+
+
+def _is_no_json(error: ValidationError) -> bool:
+    return (
+        error.errors(include_url=False, include_context=False, include_input=False)[0]["type"]
+        == "json_invalid"
+    )
 
 
 def _json(value: Any) -> bytes:
