@@ -3,6 +3,7 @@
 Shape suffixes: B samples, T response tokens. PRIME, arXiv:2502.01456; see docs/papers/prime.md.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -121,10 +122,8 @@ class ImplicitPRM:
             max_tokens = max(longest, max_tokens // 2)
         log_ratios, loss = done
         grad_norm = float(nn.utils.clip_grad_norm_(self.policy.parameters(), self._grad_clip))
-        if not torch.isfinite(torch.tensor(grad_norm)):
-            raise FloatingPointError(
-                "the gradient of the process reward model is not finite; no update was made"
-            )
+        if not math.isfinite(grad_norm):
+            raise FloatingPointError("the gradient is not finite; no update was made")
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = parameters["lr"] if lr is None else lr
         self.optimizer.step()
