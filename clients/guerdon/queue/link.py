@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -90,8 +91,8 @@ async def stats(url: str, service: str) -> QueueStats:
         await link.close()
 
 
-def _load_scripts() -> dict[str, tuple[str, bytes]]:
-    folder = files("guerdon.queue") / "lua"
+def load_scripts(folder: Traversable) -> dict[str, tuple[str, bytes]]:
+    """Digest and source of each script by its name."""
     sources = {path.name.removesuffix(".lua"): path.read_bytes() for path in folder.iterdir()}
     common = sources.pop("common")
     whole = {name: _header(name) + common + own for name, own in sources.items()}
@@ -104,7 +105,7 @@ def _header(name: str) -> bytes:
     return b"#!lua\n" if name in _BRINGS_WORK else b"#!lua flags=allow-oom\n"
 
 
-_SCRIPTS = _load_scripts()
+_SCRIPTS = load_scripts(files("guerdon.queue") / "lua")
 
 
 def prefix(service: str) -> str:
