@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from anyio.from_thread import start_blocking_portal
-from pydantic import ValidationError
 
+from guerdon._answers import built, check_answers, check_id
 from guerdon._retries import Attempts
-from guerdon.codec import describe
-from guerdon.errors import InternalError, InvalidRequest
+from guerdon.errors import InternalError
 from guerdon.transports import Operation, Streamed, open_transport
 from guerdon.types import (
     GenerateRequest,
@@ -85,15 +84,20 @@ class AsyncClient:
         options: Options | None = None,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> list[Result]:
         """One result per sample, in the order of the samples.
+
+        With a `key`, a process that was restarted finds over the queue what an earlier one has asked for under the
+        same key: the same samples, in the same order, within ten minutes, are not scored again. Never use a key for
+        a second opinion. The other doors score again.
 
         Raises:
             GuerdonError: there is no answer to the request as a whole.
         """
-        request = _built(ScoreRequest, samples=list(samples), options=options, min_version=min_version)
-        response = await self._call("score", request, ScoreResponse, timeout_s)
-        _check_answers(samples, response.results)
+        request = built(ScoreRequest, samples=list(samples), options=options, min_version=min_version)
+        response = await self._call("score", request, ScoreResponse, timeout_s, key)
+        check_answers(samples, response.results)
         return response.results
 
     async def score_stream(
@@ -103,6 +107,7 @@ class AsyncClient:
         options: Options | None = None,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> AsyncGenerator[tuple[int, Result], None]:
         """Each sample's number and result as soon as it is there, in any order.
 
@@ -112,8 +117,8 @@ class AsyncClient:
         Raises:
             GuerdonError: the stream could not begin, or broke.
         """
-        request = _built(ScoreRequest, samples=list(samples), options=options, min_version=min_version)
-        async for index, item in self._stream("score", request, IndexedResult, samples, timeout_s):
+        request = built(ScoreRequest, samples=list(samples), options=options, min_version=min_version)
+        async for index, item in self._stream("score", request, IndexedResult, samples, timeout_s, key):
             yield index, item.result
 
     async def generate(
@@ -123,11 +128,12 @@ class AsyncClient:
         *,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> list[GenerateResult]:
         """The group of rollouts of each prompt, in the order of the prompts; raises as `score` does."""
-        request = _built(GenerateRequest, samples=list(samples), sampling=sampling, min_version=min_version)
-        response = await self._call("generate", request, GenerateResponse, timeout_s)
-        _check_answers(samples, response.results)
+        request = built(GenerateRequest, samples=list(samples), sampling=sampling, min_version=min_version)
+        response = await self._call("generate", request, GenerateResponse, timeout_s, key)
+        check_answers(samples, response.results)
         return response.results
 
     async def generate_stream(
@@ -137,10 +143,13 @@ class AsyncClient:
         *,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> AsyncGenerator[tuple[int, GenerateResult], None]:
         """Each prompt's number and group as soon as it is there; breaks off as `score_stream` does."""
-        request = _built(GenerateRequest, samples=list(samples), sampling=sampling, min_version=min_version)
-        async for index, item in self._stream("generate", request, IndexedGeneration, samples, timeout_s):
+        request = built(GenerateRequest, samples=list(samples), sampling=sampling, min_version=min_version)
+        async for index, item in self._stream(
+            "generate", request, IndexedGeneration, samples, timeout_s, key
+        ):
             yield index, item.result
 
     async def update(self, request: UpdateRequest, *, timeout_s: float | None = None) -> UpdateResponse:
@@ -149,7 +158,7 @@ class AsyncClient:
         if response.request_id != request.request_id:
             raise InternalError(f"update {request.request_id!r} was answered as {response.request_id!r}")
         if response.results:
-            _check_answers(request.samples, response.results)
+            check_answers(request.samples, response.results)
         return response
 
     async def versions(self) -> VersionsResponse:
@@ -167,7 +176,7 @@ class AsyncClient:
         async def attempt(left_s: float) -> VersionsResponse:
             # The service gives up a little earlier, so that its own words arrive: which version it is at.
             least_s = left_s - min(1.0, left_s / 4)
-            request = _built(VersionsRequest, wait_for=version, timeout_s=least_s)
+            request = built(VersionsRequest, wait_for=version, timeout_s=least_s)
             return await self._transport.call("versions", request, VersionsResponse, left_s)
 
         response = await self._attempts(attempt, timeout_s).run()
@@ -198,10 +207,15 @@ class AsyncClient:
         await self.aclose()
 
     async def _call(
-        self, operation: Operation, request: Message | None, response: type[M], timeout_s: float | None
+        self,
+        operation: Operation,
+        request: Message | None,
+        response: type[M],
+        timeout_s: float | None,
+        key: str | None = None,
     ) -> M:
         async def attempt(left_s: float) -> M:
-            return await self._transport.call(operation, request, response, left_s)
+            return await self._transport.call(operation, request, response, left_s, key)
 
         return await self._attempts(attempt, timeout_s).run()
 
@@ -212,9 +226,10 @@ class AsyncClient:
         kind: type[ItemT],
         samples: Sequence[Sample | GenerateSample],
         timeout_s: float | None,
+        key: str | None,
     ) -> AsyncGenerator[tuple[int, ItemT], None]:
         async def attempt(left_s: float) -> tuple[AsyncGenerator[ItemT, None], ItemT | None]:
-            stream = self._transport.stream(operation, request, kind, left_s)
+            stream = self._transport.stream(operation, request, kind, left_s, key)
             return stream, await anext(stream, None)
 
         attempts = self._attempts(attempt, timeout_s)
@@ -225,7 +240,7 @@ class AsyncClient:
                 if item.index not in missing:
                     raise InternalError(f"the service answered sample {item.index}, which was not awaited")
                 missing.remove(item.index)
-                _check_id(item.index, samples[item.index], item.result)
+                check_id(item.index, samples[item.index], item.result)
                 yield item.index, item
                 item = await anext(stream, None)
         finally:
@@ -270,10 +285,13 @@ class Client:
         options: Options | None = None,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> list[Result]:
         """See `AsyncClient.score`."""
         return self._wait(
-            lambda: self._client.score(samples, options=options, min_version=min_version, timeout_s=timeout_s)
+            lambda: self._client.score(
+                samples, options=options, min_version=min_version, timeout_s=timeout_s, key=key
+            )
         )
 
     def score_stream(
@@ -283,10 +301,11 @@ class Client:
         options: Options | None = None,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> Generator[tuple[int, Result], None, None]:
         """See `AsyncClient.score_stream`; leaving the loop early cancels what has not come."""
         stream = self._client.score_stream(
-            samples, options=options, min_version=min_version, timeout_s=timeout_s
+            samples, options=options, min_version=min_version, timeout_s=timeout_s, key=key
         )
         return self._iterate(stream)
 
@@ -297,10 +316,13 @@ class Client:
         *,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> list[GenerateResult]:
         """See `AsyncClient.generate`."""
         return self._wait(
-            lambda: self._client.generate(samples, sampling, min_version=min_version, timeout_s=timeout_s)
+            lambda: self._client.generate(
+                samples, sampling, min_version=min_version, timeout_s=timeout_s, key=key
+            )
         )
 
     def generate_stream(
@@ -310,9 +332,12 @@ class Client:
         *,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> Generator[tuple[int, GenerateResult], None, None]:
         """See `AsyncClient.generate_stream`."""
-        stream = self._client.generate_stream(samples, sampling, min_version=min_version, timeout_s=timeout_s)
+        stream = self._client.generate_stream(
+            samples, sampling, min_version=min_version, timeout_s=timeout_s, key=key
+        )
         return self._iterate(stream)
 
     def update(self, request: UpdateRequest, *, timeout_s: float | None = None) -> UpdateResponse:
@@ -365,29 +390,3 @@ class Client:
         except BaseException:
             future.cancel()
             raise
-
-
-def _built(kind: type[M], **fields: Any) -> M:
-    try:
-        return kind.model_validate({name: value for name, value in fields.items() if value is not None})
-    except ValidationError as error:
-        raise InvalidRequest(describe(error)) from error
-
-
-def _check_answers(
-    samples: Sequence[Sample | GenerateSample], results: Sequence[Result | GenerateResult]
-) -> None:
-    """Refuse an answer that cannot be led back to its samples.
-
-    Raises:
-        InternalError: another number of results than of samples, or a result with another sample's id.
-    """
-    if len(results) != len(samples):
-        raise InternalError(f"{len(samples)} samples were answered by {len(results)} results")
-    for index, (sample, result) in enumerate(zip(samples, results, strict=True)):
-        _check_id(index, sample, result)
-
-
-def _check_id(index: int, sample: Sample | GenerateSample, result: Result | GenerateResult) -> None:
-    if result.id is not None and result.id != sample.id:
-        raise InternalError(f"sample {index} has id {sample.id!r}, its result {result.id!r}")

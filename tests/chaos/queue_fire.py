@@ -132,15 +132,15 @@ class Fleet:
         for _ in range(count):
             self.pids.append(self._nursery.ask({"spawn": {**self._spec, **settings}})["pid"])
 
-    def signal_one(self, number: int, **settings: Any) -> int:
-        """Send a signal to a random worker, put another one in its place, and return how the first one ended."""
-        pid = self.pids.pop(self._random.randrange(len(self.pids)))
-        self.grow(1, **settings)
+    def replace(self, which: int, number: int) -> int:
+        """Start another worker, send one a signal, and return how that one ended."""
+        pid = self.pids.pop(which)
+        self.grow(1)
         return self._nursery.ask({"signal": int(number), "pid": pid})["code"]
 
     def kill_one(self) -> None:
         """SIGKILL to a random worker."""
-        assert self.signal_one(signal.SIGKILL) == -signal.SIGKILL
+        assert self.replace(self._random.randrange(len(self.pids)), signal.SIGKILL) == -signal.SIGKILL
         self.deaths += 1
 
     def replace_dead(self) -> None:

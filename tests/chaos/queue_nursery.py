@@ -91,7 +91,7 @@ def _work(spec: Spec) -> NoReturn:
     for descriptor, source in ((0, null), (1, null), (2, errors)):
         os.dup2(source, descriptor)
     if spec.scripts is not None:
-        link._SCRIPTS = link.load_scripts(spec.scripts)  # pyright: ignore[reportPrivateUsage]
+        link.SCRIPTS = {**link.SCRIPTS, **link.load_scripts(spec.scripts)}
     link.SOCKET_TIMEOUT_S = spec.socket_timeout_s
     right_time = time.time
     time.time = lambda: right_time() + spec.skew_s

@@ -127,3 +127,67 @@ async def eventually(measure: Callable[[], Awaitable[Any]], expected: int) -> No
     while (value := await measure()) != expected:
         assert time.monotonic() < ends, f"{value} instead of {expected}"
         await asyncio.sleep(0.01)
+
+
+async def test_a_key_finds_what_another_client_was_answered(redis_url: str) -> None:
+    asked: list[bytes] = []
+
+    def answer(entry: Entry) -> Reply:
+        asked.append(entry.body)
+        right = Result(status=Status.OK, value=float(len(asked)))
+        return Reply(entry.request_id, Status.OK, "", codec.encode(right))
+
+    async def score(samples: list[Sample], key: str | None) -> list[float | None]:
+        async with AsyncClient(redis_url, service="stub") as client:
+            return [result.value for result in await client.score(samples, key=key)]
+
+    async with worker(redis_url, answer):
+        first = await score(SAMPLES, "step 3")
+        assert sorted(value or 0.0 for value in first) == [1.0, 2.0, 3.0, 4.0]
+        assert await score(SAMPLES, "step 3") == first
+        assert len(asked) == 4
+        # Another sample never gets the answer of one that had its place, and no key means no memory.
+        assert await score([*SAMPLES[:3], Sample(id="s3", response="5")], "step 3") == [*first[:3], 5.0]
+        assert set(await score(SAMPLES, "step 4")) == {6.0, 7.0, 8.0, 9.0}
+        assert set(await score(SAMPLES, None)) == {10.0, 11.0, 12.0, 13.0}
+
+
+async def test_the_same_prompt_twice_in_a_batch_is_two_requests(redis_url: str) -> None:
+    asked: list[str] = []
+
+    def answer(entry: Entry) -> Reply:
+        asked.append(entry.request_id)
+        return Reply(entry.request_id, Status.OK, "", codec.encode(RIGHT))
+
+    async with worker(redis_url, answer), AsyncClient(redis_url, service="stub") as client:
+        await client.score([SAMPLES[0]] * 3, key="k")
+        assert len(set(asked)) == 3
+
+
+async def test_a_batch_that_has_begun_waits_for_redis(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from guerdon.queue import producer as producer_module
+
+    # Far less than the outage lasts.
+    monkeypatch.setattr(producer_module, "SUBMIT_PATIENCE_S", 0.0)
+    transport = QueueTransport(redis_url, "stub")
+    link = transport._producer._link  # pyright: ignore[reportPrivateUsage]
+    call, failures = link._round_trip, 0  # pyright: ignore[reportPrivateUsage]
+
+    async def round_trip(calls: Sequence[Any]) -> list[Any]:
+        nonlocal failures
+        # The first submission goes through, the next three do not.
+        if calls[0].script == "submit" and b"s0" not in calls[0].arguments[2] and failures < 3:
+            failures += 1
+            raise ConnectionError("Redis is away")
+        return await call(calls)
+
+    monkeypatch.setattr(link, "_round_trip", round_trip)
+    async with (
+        worker(redis_url, lambda entry: Reply(entry.request_id, Status.OK, "", codec.encode(RIGHT))),
+        AsyncClient(redis_url, service="stub") as client,
+    ):
+        client._transport = transport  # pyright: ignore[reportPrivateUsage]
+        assert [result.value for result in await client.score(SAMPLES)] == [1.0] * 4
+    assert failures == 3

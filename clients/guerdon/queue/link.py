@@ -105,7 +105,8 @@ def _header(name: str) -> bytes:
     return b"#!lua\n" if name in _BRINGS_WORK else b"#!lua flags=allow-oom\n"
 
 
-_SCRIPTS = load_scripts(files("guerdon.queue") / "lua")
+#: What every link runs, unless it is another release that a test has it play.
+SCRIPTS = load_scripts(files("guerdon.queue") / "lua")
 
 
 def prefix(service: str) -> str:
@@ -132,6 +133,7 @@ class Link:
     def __init__(self, url: str, service: str) -> None:
         self.url = without_password(url)
         self._prefix = prefix(service)
+        self._scripts = SCRIPTS
         # redis-py's own retries would hide an outage for minutes, and repeat what must not be repeated.
         self._redis: Any = cast(Any, Redis).from_url(
             url,
@@ -218,14 +220,14 @@ class Link:
         missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if missing:
             # Redis restarted: scripts live in its memory only.
-            await self._pipeline([("SCRIPT LOAD", source) for _, source in _SCRIPTS.values()])
+            await self._pipeline([("SCRIPT LOAD", source) for _, source in self._scripts.values()])
             again = await self._pipeline([self._evalsha(calls[i]) for i in missing])
             for i, answer in zip(missing, again, strict=True):
                 answers[i] = answer
         return answers
 
     def _evalsha(self, call: _Call) -> tuple[Argument, ...]:
-        return ("EVALSHA", _SCRIPTS[call.script][0], 1, self._prefix, *call.arguments)
+        return ("EVALSHA", self._scripts[call.script][0], 1, self._prefix, *call.arguments)
 
     async def _pipeline(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         async with self._redis.pipeline(transaction=False) as pipe:

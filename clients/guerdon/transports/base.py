@@ -25,13 +25,22 @@ class Transport(Protocol):
     """
 
     async def call(
-        self, operation: Operation, request: Message | None, response: type[M], timeout_s: float
+        self,
+        operation: Operation,
+        request: Message | None,
+        response: type[M],
+        timeout_s: float,
+        key: str | None = None,
     ) -> M:
-        """The whole answer, of type `response`; `request` is None where the operation needs none."""
+        """The whole answer, of type `response`; `request` is None where the operation needs none.
+
+        A queue that knows a score or generate request with the same `key` does not have it done again. The other
+        doors keep nothing to know it by.
+        """
         ...
 
     def stream(
-        self, operation: Streamed, request: Message, item: type[M], timeout_s: float
+        self, operation: Streamed, request: Message, item: type[M], timeout_s: float, key: str | None = None
     ) -> AsyncGenerator[M, None]:
         """The items of the answer, each of type `item`, as they come; the deadline is that of the last one."""
         ...

@@ -55,7 +55,12 @@ class GrpcTransport:
         self._channel: grpc.aio.Channel | None = None
 
     async def call(
-        self, operation: Operation, request: Message | None, response: type[M], timeout_s: float
+        self,
+        operation: Operation,
+        request: Message | None,
+        response: type[M],
+        timeout_s: float,
+        key: str | None = None,
     ) -> M:
         """One unary call whose deadline the service sees; see `Transport.call`."""
         method = cast(Any, self._open()).unary_unary(_UNARY[operation])
@@ -67,7 +72,7 @@ class GrpcTransport:
         return _decode(response, answer)
 
     async def stream(
-        self, operation: Streamed, request: Message, item: type[M], timeout_s: float
+        self, operation: Streamed, request: Message, item: type[M], timeout_s: float, key: str | None = None
     ) -> AsyncGenerator[M, None]:
         """One server-streaming call; see `Transport.stream`."""
         method = cast(Any, self._open()).unary_stream(_STREAMING[operation])

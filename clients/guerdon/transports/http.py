@@ -83,7 +83,12 @@ class HttpTransport:
         )
 
     async def call(
-        self, operation: Operation, request: Message | None, response: type[M], timeout_s: float
+        self,
+        operation: Operation,
+        request: Message | None,
+        response: type[M],
+        timeout_s: float,
+        key: str | None = None,
     ) -> M:
         """POST the request, or GET where it is only a question; see `Transport.call`."""
         prepared = self._request(operation, request, timeout_s, accept="application/json")
@@ -95,7 +100,7 @@ class HttpTransport:
         return _parse(response, answer.content)
 
     async def stream(
-        self, operation: Streamed, request: Message, item: type[M], timeout_s: float
+        self, operation: Streamed, request: Message, item: type[M], timeout_s: float, key: str | None = None
     ) -> AsyncGenerator[M, None]:
         """POST the request and read one JSON object per line; see `Transport.stream`."""
         prepared = self._request(operation, request, timeout_s, accept=NDJSON)

@@ -1,6 +1,7 @@
 """A Redis queue: one entry per sample, so that every worker of the service may take a share of a batch."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
@@ -52,13 +53,18 @@ class QueueTransport:
         self._service = service
 
     async def call(
-        self, operation: Operation, request: Message | None, response: type[M], timeout_s: float
+        self,
+        operation: Operation,
+        request: Message | None,
+        response: type[M],
+        timeout_s: float,
+        key: str | None = None,
     ) -> M:
         """One entry, or one per sample; see `Transport.call`."""
         deadline = Deadline(timeout_s, f"the queue of {self._service}")
         if isinstance(request, ScoreRequest | GenerateRequest):
             results: list[Any] = [None] * len(request.samples)
-            async for index, result in self._results(cast(Streamed, operation), request, deadline):
+            async for index, result in self._results(cast(Streamed, operation), request, deadline, key):
                 results[index] = result
             return response.model_validate({"results": results})
         body = codec.encode(request) if request else b""
@@ -71,12 +77,12 @@ class QueueTransport:
             raise InternalError(f"the answer is no {response.__name__}: {error}") from error
 
     async def stream(
-        self, operation: Streamed, request: Message, item: type[M], timeout_s: float
+        self, operation: Streamed, request: Message, item: type[M], timeout_s: float, key: str | None = None
     ) -> AsyncGenerator[M, None]:
         """The results in the order in which they come; see `Transport.stream`."""
         assert isinstance(request, ScoreRequest | GenerateRequest)
         deadline = Deadline(timeout_s, f"the queue of {self._service}")
-        async with aclosing(self._results(operation, request, deadline)) as results:
+        async with aclosing(self._results(operation, request, deadline, key)) as results:
             async for index, result in results:
                 yield item.model_validate({"index": index, "result": result})
 
@@ -85,21 +91,28 @@ class QueueTransport:
         await self._producer.close()
 
     async def _results(
-        self, operation: Streamed, request: ScoreRequest | GenerateRequest, deadline: Deadline
+        self,
+        operation: Streamed,
+        request: ScoreRequest | GenerateRequest,
+        deadline: Deadline,
+        key: str | None,
     ) -> AsyncGenerator[tuple[int, Result | GenerateResult], None]:
         bodies = [codec.encode(request.model_copy(update={"samples": [one]})) for one in request.samples]
         if not bodies:
             return
-        first = await self._producer.submit(operation, bodies[0], deadline_s=deadline.left_s)
+        ids = [_request_id(key, operation, index, body) for index, body in enumerate(bodies)]
+        first = await self._producer.submit(
+            operation, bodies[0], request_id=ids[0], deadline_s=deadline.left_s
+        )
         slots = asyncio.Semaphore(_CONCURRENT_SUBMISSIONS)
         kind = Result if isinstance(request, ScoreRequest) else GenerateResult
 
         async def answer(index: int) -> tuple[int, Result | GenerateResult]:
             id = request.samples[index].id
             try:
-                future = (
-                    first if index == 0 else await self._submit(operation, bodies[index], deadline, slots)
-                )
+                if index == 0:
+                    return index, _result(kind, await first, id)
+                future = await self._submit(operation, bodies[index], ids[index], deadline, slots)
                 return index, _result(kind, await future, id)
             except ServiceFailure as error:
                 return index, kind(id=id, status=error.status, reason=str(error))
@@ -115,17 +128,32 @@ class QueueTransport:
                 task.cancel()
 
     async def _submit(
-        self, operation: Streamed, body: bytes, deadline: Deadline, slots: asyncio.Semaphore
+        self,
+        operation: Streamed,
+        body: bytes,
+        request_id: str | None,
+        deadline: Deadline,
+        slots: asyncio.Semaphore,
     ) -> asyncio.Future[Reply]:
+        # The rest of this batch is already queued: its end waits for room, or for Redis, rather than undo that.
         while True:
             try:
                 async with slots:
-                    return await self._producer.submit(operation, body, deadline_s=deadline.left_s)
+                    left_s = deadline.left_s
+                    return await self._producer.submit(
+                        operation, body, request_id=request_id, deadline_s=left_s, patience_s=left_s
+                    )
             except Overloaded as error:
-                # The rest of this batch is already queued: its end waits for room rather than undo that.
                 if error.retry_after_s >= deadline.left_s:
                     raise
                 await asyncio.sleep(error.retry_after_s)
+
+
+def _request_id(key: str | None, operation: Streamed, index: int, body: bytes) -> str | None:
+    """The name of one item of a batch. Its content is part of it: another sample must never get this one's reward."""
+    if key is None:
+        return None
+    return f"{key}:{index}:{hashlib.sha256(operation.encode() + body).hexdigest()}"
 
 
 def _result(

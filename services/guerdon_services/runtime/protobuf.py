@@ -1,9 +1,11 @@
 """From protobuf bytes to the checked requests of `validation`: the same verdicts as for JSON."""
 
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from guerdon import codec
 from guerdon.errors import InvalidRequest
@@ -17,6 +19,7 @@ from guerdon.types import (
 )
 from guerdon.v1 import reward_pb2, rollout_pb2, update_pb2
 from guerdon_services.runtime.problem import MalformedBody
+from guerdon_services.runtime.scorer import RELEASE
 from guerdon_services.runtime.validation import BadItem, Parsed, parse_mapping
 
 ProtoT = TypeVar("ProtoT", bound=Proto)
@@ -62,7 +65,30 @@ def _read(proto_type: type[ProtoT], body: bytes) -> ProtoT:
         proto.ParseFromString(body)
     except DecodeError as error:
         raise MalformedBody(f"body: not a protobuf {proto.DESCRIPTOR.full_name}") from error
+    # Scored without a field of a newer client, a sample could get a reward that means something else.
+    size = proto.ByteSize()
+    proto.DiscardUnknownFields()
+    if proto.ByteSize() != size:
+        raise InvalidRequest(f"{_unknown(proto_type, body)} is not known to this release ({RELEASE})")
     return proto
+
+
+def _unknown(proto_type: type[Proto], body: bytes) -> str:
+    """The dotted path of the first field that the message does not have."""
+    proto = proto_type()
+    proto.ParseFromString(body)
+    return _find_unknown(proto) or "a field"
+
+
+def _find_unknown(proto: Proto) -> str:
+    for field in UnknownFieldSet(proto):
+        return f"field {field.field_number}"
+    for descriptor, value in proto.ListFields():
+        several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        for index, child in enumerate(cast(Sequence[Any], value) if several else [value]):
+            if isinstance(child, Proto) and (found := _find_unknown(child)):
+                return f"{descriptor.name}.{index}.{found}" if several else f"{descriptor.name}.{found}"
+    return ""
 
 
 def _mapping(request: reward_pb2.ScoreRequest | rollout_pb2.GenerateRequest) -> dict[str, Any]:

@@ -104,6 +104,23 @@ async def test_a_wrong_entry_gets_an_answer_that_says_so(
     assert 'guerdon_worker_entries_total{status="invalid_input"} 4.0' in text
 
 
+async def test_a_field_of_a_newer_client_is_never_passed_over(
+    serve: Any, scorers: ModuleType, redis_url: str
+) -> None:
+    # Field 1999, a number, in the request or in its sample: scored without it, the reward might mean something else.
+    unknown = b"\xf8\x7c\x01"
+    sample = reward_pb2.Sample(id="a", response="1").SerializeToString() + unknown
+    nested = reward_pb2.ScoreRequest(samples=[reward_pb2.Sample.FromString(sample)]).SerializeToString()
+    async with serve(scorers.Echo(scorers.EchoSettings()), queue=redis_url):
+        producer = Producer(redis_url, "echo")
+        replies = [await ask(producer, "score", body) for body in (score("1") + unknown, nested)]
+        await producer.close()
+    results = [codec.decode(Result, reply.body) for reply in replies]
+    assert [(one.status, one.value) for one in results] == [(Status.INVALID_INPUT, None)] * 2
+    assert results[0].reason.startswith("field 1999 is not known to this release")
+    assert results[1].reason.startswith("samples.0.field 1999 is not known to this release")
+
+
 async def test_an_answer_that_cannot_be_written_is_not_the_callers_fault(
     serve: Any, scorers: ModuleType, redis_url: str
 ) -> None:
