@@ -1,8 +1,8 @@
 """Attention within a packed row, as an attention implementation that transformers' models call by name.
 
-Each tail attends to the spans of its own sequence, one call of torch's fused kernel per tail: nothing that the mask
-would hide is computed. Shape suffixes: H heads, G key heads, N tokens of the row, n of one tail, C of its context,
-K size of a head.
+Each tail attends to the spans of its own sequence, a block of rows at a time, by torch's fused kernel: hardly anything
+that a mask would hide is computed, and no mask is larger than a block. Shape suffixes: H heads, G key heads, N tokens
+of the row, C of a tail and its context, n of a block, K size of a head.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,8 @@ from transformers import AttentionInterface
 from guerdon_services.scoring.packing import PackedRow, Tail
 
 _NAME = "guerdon_packed"
+#: Rows of one call: enough for the kernel to be fast.
+_ROWS = 256
 
 
 def packed_hidden_states(model: nn.Module, row: PackedRow) -> Tensor:
@@ -29,7 +31,7 @@ def packed_hidden_states(model: nn.Module, row: PackedRow) -> Tensor:
             position_ids=torch.tensor([row.positions], device=parameter.device),
             use_cache=False,
             packed_tails=row.tails,
-            packed_masks=[_mask(tail, parameter) for tail in row.tails],
+            packed_masks=_Masks(parameter),
         )
     return output.last_hidden_state[0]
 
@@ -46,13 +48,23 @@ def _attention(model: nn.Module) -> Iterator[None]:
         config._attn_implementation = before
 
 
-def _mask(tail: Tail, like: Tensor) -> Tensor | None:
-    """What is added to a tail's scores, shape (n, C + n); None where plain causal attention is meant."""
-    if not tail.context:
-        return None
-    own, seen = tail.end - tail.start, sum(end - start for start, end in tail.context)
-    hidden = torch.ones(own, seen + own, dtype=torch.bool, device=like.device).triu(seen + 1)
-    return torch.zeros_like(hidden, dtype=like.dtype).masked_fill_(hidden, float("-inf"))
+class _Masks:
+    """What is added to the scores of a block, by shape: blocks of siblings and all layers share them."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._made: dict[tuple[int, int], Tensor] = {}
+
+    def of(self, rows: int, seen: int) -> Tensor | None:
+        """Shape (rows, seen + rows): a row sees all that is `seen`, and of the block itself no later row."""
+        if rows == 1:
+            return None
+        mask = self._made.get((rows, seen))
+        if mask is None:
+            later = torch.full((rows, rows), float("-inf"), dtype=self._like.dtype, device=self._like.device)
+            mask = torch.cat([later.new_zeros(rows, seen), later.triu(1)], dim=1)
+            self._made[rows, seen] = mask
+        return mask
 
 
 def _packed_attention(
@@ -63,7 +75,7 @@ def _packed_attention(
     attention_mask: object,
     *,
     packed_tails: Sequence[Tail],
-    packed_masks: Sequence[Tensor | None],
+    packed_masks: _Masks,
     scaling: float | None = None,
     dropout: float = 0.0,
     **others: object,
@@ -71,27 +83,32 @@ def _packed_attention(
     """What `AttentionInterface` asks for: the output, shape (1, N, H, K), and no weights."""
     if others.get("softcap") is not None or others.get("position_bias") is not None:
         raise NotImplementedError("packed attention knows neither a soft cap nor a position bias")
-    outputs = [
-        scaled_dot_product_attention(
-            query_1HNK[:, :, tail.start : tail.end],
-            _seen(key_1GNK, tail),
-            _seen(value_1GNK, tail),
-            attn_mask=mask,
-            is_causal=mask is None,
-            dropout_p=dropout,
-            scale=scaling,
-            enable_gqa=query_1HNK.shape[1] != key_1GNK.shape[1],
-        )
-        for tail, mask in zip(packed_tails, packed_masks, strict=True)
-    ]
-    return torch.cat([output.transpose(1, 2) for output in outputs], dim=1), None
+    outputs: list[Tensor] = []
+    for tail in packed_tails:
+        seen_1GCK, values_1GCK = _seen(key_1GNK, tail), _seen(value_1GNK, tail)
+        before = seen_1GCK.shape[2] - (tail.end - tail.start)
+        for start in range(tail.start, tail.end, _ROWS):
+            rows = min(_ROWS, tail.end - start)
+            mask = packed_masks.of(rows, before)
+            output_1HnK = scaled_dot_product_attention(
+                query_1HNK[:, :, start : start + rows],
+                seen_1GCK[:, :, : before + rows],
+                values_1GCK[:, :, : before + rows],
+                attn_mask=mask,
+                dropout_p=dropout,
+                scale=scaling,
+                enable_gqa=query_1HNK.shape[1] != key_1GNK.shape[1],
+            )
+            outputs.append(output_1HnK.transpose(1, 2))
+            before += rows
+    return torch.cat(outputs, dim=1), None
 
 
 def _seen(states_1GNK: Tensor, tail: Tail) -> Tensor:
-    own = states_1GNK[:, :, tail.start : tail.end]
-    if not tail.context:
-        return own
-    return torch.cat([*(states_1GNK[:, :, start:end] for start, end in tail.context), own], dim=2)
+    """The tail's context and itself."""
+    spans = [*tail.context, (tail.start, tail.end)]
+    pieces = [states_1GNK[:, :, start:end] for start, end in spans]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
 
 
 AttentionInterface.register(_NAME, _packed_attention)

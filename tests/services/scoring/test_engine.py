@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from guerdon.functional import aggregate_logprobs
 from guerdon.types import ChatMessage, Sample
 from guerdon_services import models, scoring
-from guerdon_services.scoring import ScoredSequence, head, token_batches, token_logprobs
+from guerdon_services.scoring import ScoredSequence, attention, head, token_batches, token_logprobs
 
 
 @pytest.fixture(params=["tiny_llama", "tiny_qwen2"])
@@ -56,6 +56,24 @@ def test_a_score_does_not_depend_on_its_neighbours(model: PreTrainedModel) -> No
     for index, sequence in enumerate(sequences):
         alone = token_logprobs(model, [sequence])[0]
         torch.testing.assert_close(together[index], alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 256])
+def test_blocks_of_any_size_change_neither_values_nor_gradients(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(attention, "_ROWS", rows)
+    prompt = list(range(1, 40))
+    sequences = [ScoredSequence(prompt, list(range(40 + i, 90 + 2 * i))) for i in range(3)]
+    torch.cat(scoring.batch_logprobs(model, sequences, temperature=1.0)).square().sum().backward()
+    ours = [cast(Tensor, p.grad).clone() for p in model.parameters()]
+    model.zero_grad()
+    expected = torch.cat([plain(model, sequence) for sequence in sequences])
+    expected.square().sum().backward()
+    for mine, parameter in zip(ours, model.parameters(), strict=True):
+        torch.testing.assert_close(mine, cast(Tensor, parameter.grad), atol=2e-2, rtol=1e-3)
+    scored = torch.cat(token_logprobs(model, sequences))
+    torch.testing.assert_close(scored, expected.detach(), atol=1e-4, rtol=0)
 
 
 def test_an_empty_response_has_no_logprobs(model: PreTrainedModel) -> None:
