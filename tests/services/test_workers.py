@@ -29,6 +29,8 @@ def prepare():
             while True:
                 pass
         if do == "sleep":
+            if "begun" in request:
+                open(request["begun"], "x").close()
             time.sleep(request["s"])
         if do == "family":
             child = subprocess.Popen(["sleep", "600"])
@@ -74,7 +76,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         pool.close()
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
@@ -108,12 +110,13 @@ def test_death_is_a_crash_and_an_idle_death_costs_nothing(make: Make) -> None:
     assert pool.replaced == 2
 
 
-def test_sigkill_during_a_call_is_a_crash(make: Make) -> None:
-    pool = make()
+def test_sigkill_during_a_call_is_a_crash(make: Make, tmp_path: Path) -> None:
+    pool = make(time_limit_s=60.0)
+    begun = tmp_path / "begun"
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(pool.run, {"do": "sleep", "s": 60})
+        running = threads.submit(pool.run, {"do": "sleep", "s": 60, "begun": str(begun)})
         process = psutil.Process(pool.pids()[0])
-        until(lambda: process.status() == "sleeping")
+        until(begun.exists)  # killed earlier, it would be replaced and the call made on another
         process.kill()
         with pytest.raises(WorkerCrashed):
             running.result()
