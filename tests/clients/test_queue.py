@@ -7,11 +7,19 @@ from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoScriptError,
+    OutOfMemoryError,
+    ResponseError,
+)
 
 from guerdon import errors
 from guerdon.queue import Consumer, Entry, Producer, Reply, stats
 from guerdon.queue import consumer as consumer_module
 from guerdon.queue import producer as producer_module
+from guerdon.queue.link import Link
 from guerdon.types import Status
 
 #: Seconds after which something that should happen counts as never happening.
@@ -512,3 +520,29 @@ async def test_results_under_a_chosen_request_id_stay_after_they_were_read(redis
             await eventually(read)
             left_ms = await server.pttl(f"{{math}}:res:{entry.request_id}")
             assert (left_ms > 60_000) is (request_id is not None)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (
+            ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+            errors.Unavailable,
+        ),
+        (ResponseError("NOREPLICAS Not enough good replicas to write."), errors.Unavailable),
+        (ResponseError("BUSY Redis is busy running a script."), errors.Unavailable),
+        (BusyLoadingError("Redis is loading the dataset in memory"), errors.Unavailable),
+        (NoScriptError("No matching script."), errors.Unavailable),
+        (RuntimeError("unable to perform operation on <TCPTransport closed=True>"), errors.Unavailable),
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), errors.Overloaded),
+        (AuthenticationError("WRONGPASS"), errors.Unauthorized),
+        (ResponseError("WRONGTYPE Operation against a key"), errors.InternalError),
+        (KeyError("a bug"), errors.InternalError),
+    ],
+)
+async def test_what_an_error_means(error: Exception, kind: type[Exception]) -> None:
+    link = Link("redis://user:secret@127.0.0.1:1/0", "math")
+    translated = link._translated(error)
+    await link.close()
+    assert type(translated) is kind
+    assert "secret" not in str(translated)
