@@ -220,6 +220,9 @@ def soak(scorer: CodeScorer, scratch: Path, arguments: argparse.Namespace) -> in
             )
             rate = len(batch) / (time.monotonic() - started)
             done += len(batch)
+            for slot in scorer.slots:  # the process of pure tests is there or not as it comes
+                slot.warm.replace()
+                slot.warm.make_ready()
             figures = Figures.now(scratch)
             first = first or figures
             leaks = figures.leaks(first, arguments.memory_mb)
@@ -243,6 +246,7 @@ def _warm_up(scorer: CodeScorer, pool: ThreadPoolExecutor) -> None:
         for worker in (slot.program, slot.tests):
             worker.make_ready()
             worker.fit("numpy").make_ready()
+        slot.warm.make_ready()
         if compiled:
             slot.native.make_ready()
     slow = "import numpy, time\ntime.sleep(0.3)\n"
