@@ -25,6 +25,9 @@ TlsKey = Annotated[Path | None, typer.Option(help="PEM file with the private key
 MaxPending = Annotated[int, typer.Option(help="Items that may wait before requests are refused with 429.")]
 MaxItems = Annotated[int, typer.Option(help="Items that one request may hold.")]
 MaxBody = Annotated[int, typer.Option(help="Largest request body, in bytes.")]
+Patience = Annotated[
+    float, typer.Option(help="Seconds that an HTTP client may take to send headers, or a body under 1 KB/s.")
+]
 DrainS = Annotated[float, typer.Option(help="Seconds that in-flight work gets after SIGTERM.")]
 DrainDelayS = Annotated[float, typer.Option(help="Seconds that work is still taken after SIGTERM.")]
 LeaseS = Annotated[
@@ -55,6 +58,7 @@ def serve(
     max_pending: MaxPending = 16_384,
     max_request_items: MaxItems = 10_000,
     max_body_bytes: MaxBody = 32 * 1024 * 1024,
+    client_patience_s: Patience = 30.0,
     drain_s: DrainS = 30.0,
     drain_delay_s: DrainDelayS = 0.0,
     lease_s: LeaseS = 30.0,

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -15,8 +15,6 @@ from guerdon_services.runtime import problem
 
 #: Bytes of a request line with its headers, or of trailers.
 MAX_HEAD_BYTES = 64 * 1024
-#: Seconds that a request line with its headers may take, and the first byte of a new connection.
-HEAD_S = 30.0
 #: Bytes of a body that are read and dropped after its request was refused: enough for a client that writes all before
 #: it reads the answer.
 _DROPPED_BYTES = 256 * 1024 * 1024
@@ -35,15 +33,18 @@ def quiet(record: logging.LogRecord) -> bool:
 
 
 class Connection(HttpToolsProtocol):
-    """As uvicorn's; `refused(outcome)` is called for every request that ends before it has begun."""
+    """As uvicorn's, but a head, or the first byte of a new connection, has `head_s` seconds to come.
 
-    def __init__(self, *, refused: Callable[[str], None], head_s: float = HEAD_S, **uvicorn: Any) -> None:
+    `refused(outcome)` is called for every request that ends before it has begun.
+    """
+
+    def __init__(self, *, refused: Callable[[str], None], head_s: float, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._refused = refused
         self._head_s = head_s
         self._head_bytes = 0
         self._dropped_bytes = 0
-        self._between_requests = True
+        self._state: Literal["idle", "head", "body"] = "idle"
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -60,8 +61,8 @@ class Connection(HttpToolsProtocol):
         """Count what comes until it turns out to be the end of a head, or a piece of a body."""
         if self.transport.is_closing():
             return
-        if self._between_requests:
-            self._between_requests = False
+        if self._state == "idle":
+            self._state = "head"
             self._expect_soon()
         self._head_bytes += len(data)
         super().data_received(data)
@@ -73,7 +74,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is there; the body is the gate's concern."""
         self._arrived()
-        self._head_bytes = 0
+        self._state, self._head_bytes = "body", 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -88,14 +89,13 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The next bytes begin another request."""
         self._arrived()
-        self._head_bytes = self._dropped_bytes = 0
-        self._between_requests = True
+        self._state, self._head_bytes, self._dropped_bytes = "idle", 0, 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """A body that nobody reads any more has to end soon."""
         super().on_response_complete()
-        if not self._between_requests and not self.transport.is_closing():
+        if self._state == "body" and not self.transport.is_closing():
             self._expect_soon()
 
     def send_400_response(self, msg: str) -> None:
@@ -112,10 +112,10 @@ class Connection(HttpToolsProtocol):
             self._timer = None
 
     def _too_late(self) -> None:
-        if self._between_requests or self.transport.is_closing():
-            self.transport.close()
-        else:
+        if self._state == "head":
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"not complete after {self._head_s:g} s")
+        else:
+            self.transport.close()
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:
         if self.transport.is_closing():

@@ -12,8 +12,7 @@ from guerdon_services.runtime.auth import TokenGuard
 
 #: What load balancers and orchestrators ask without a token.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-#: A body may take so many seconds, and a second more for so many bytes that came.
-BODY_S = 30.0
+#: A body may take `body_s` seconds, and a second more for so many bytes that came.
 BODY_BYTES_PER_S = 1000
 
 
@@ -31,7 +30,7 @@ class Gate:
         guard: TokenGuard,
         max_body_bytes: int,
         refused: Callable[[str, str], None],
-        body_s: float = BODY_S,
+        body_s: float,
     ) -> None:
         self._app = app
         self._guard = guard

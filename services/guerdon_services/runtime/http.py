@@ -41,7 +41,12 @@ _CLIENT_CLOSED_REQUEST = 499
 
 
 def build_app(
-    dispatcher: Dispatcher, metrics: Metrics, guard: TokenGuard, health: Callable[[], Health]
+    dispatcher: Dispatcher,
+    metrics: Metrics,
+    guard: TokenGuard,
+    health: Callable[[], Health],
+    *,
+    body_s: float,
 ) -> FastAPI:
     """The ASGI application of one service; only the routes that the service supports exist."""
     service = dispatcher.service
@@ -50,7 +55,9 @@ def build_app(
     def refused(path: str, outcome: str) -> None:
         metrics.refused("http", path.removeprefix("/v1/"), outcome)
 
-    app.add_middleware(Gate, guard=guard, max_body_bytes=dispatcher.max_body_bytes, refused=refused)
+    app.add_middleware(
+        Gate, guard=guard, max_body_bytes=dispatcher.max_body_bytes, refused=refused, body_s=body_s
+    )
     _add_problems(app)
     _add_common(app, dispatcher, metrics, health)
     operations = natives(dispatcher)

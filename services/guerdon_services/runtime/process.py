@@ -81,9 +81,14 @@ class Process:
         token = settings.token.get_secret_value() if settings.token else None
         guard, tls = TokenGuard(token), _tls_files(settings)
         if settings.http:
-            app = build_app(self.dispatcher, self.metrics, guard, self.health)
+            app = build_app(
+                self.dispatcher, self.metrics, guard, self.health, body_s=settings.client_patience_s
+            )
             self._web = WebServer(
-                app, tls, refused=lambda outcome: self.metrics.refused("http", "other", outcome)
+                app,
+                tls,
+                refused=lambda outcome: self.metrics.refused("http", "other", outcome),
+                head_s=settings.client_patience_s,
             )
             self.http = await self._web.start(settings.http)
         if settings.grpc:

@@ -59,6 +59,8 @@ class RuntimeSettings(BaseModel):
     max_pending: Annotated[int, Field(ge=1)] = 16_384
     max_request_items: Annotated[int, Field(ge=1)] = 10_000
     max_body_bytes: Annotated[int, Field(ge=1, lt=2**31)] = 32 * 1024 * 1024
+    #: Seconds that a client may take to send a request's head; and a body, plus one for every kilobyte of it.
+    client_patience_s: Annotated[float, Field(gt=0)] = 30.0
     #: Seconds that in-flight work gets after SIGTERM.
     drain_s: Annotated[float, Field(ge=0)] = 30.0
     #: Seconds that new work is still taken after readiness flipped, for load balancers to notice.

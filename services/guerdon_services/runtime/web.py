@@ -32,10 +32,15 @@ class WebServer:
     """One HTTP server on the running event loop."""
 
     def __init__(
-        self, app: FastAPI, tls: tuple[Path, Path] | None = None, *, refused: Callable[[str], None]
+        self,
+        app: FastAPI,
+        tls: tuple[Path, Path] | None = None,
+        *,
+        refused: Callable[[str], None],
+        head_s: float,
     ) -> None:
         certificate, key = tls or (None, None)
-        protocol: Any = partial(Connection, refused=refused)
+        protocol: Any = partial(Connection, refused=refused, head_s=head_s)
         logging.getLogger("uvicorn.error").addFilter(quiet)
         config = uvicorn.Config(
             app,
