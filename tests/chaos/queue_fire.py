@@ -160,6 +160,15 @@ class Fleet:
             self._nursery.ask({"signal": int(signal.SIGKILL), "pid": self.pids.pop()})
 
 
+async def kill_every_second(workers: Fleet, enough: asyncio.Event) -> None:
+    """A random worker, until it is enough."""
+    while not enough.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(enough.wait(), 1)
+            return
+        await asyncio.to_thread(workers.kill_one)
+
+
 def body(request_id: str, response: str, prompt: str | None = None) -> bytes:
     """A request for the score of one sample."""
     return codec.encode(ScoreRequest(samples=[Sample(id=request_id, prompt=prompt, response=response)]))

@@ -17,6 +17,7 @@ from queue_fire import (
     ask_all,
     asked_again,
     eventually,
+    kill_every_second,
     left_in,
     numbers,
     result_of,
@@ -49,9 +50,11 @@ async def test_redis_killed_and_restarted(
     server.configure(f"appendfsync {fsync}")
     responses, kills = numbers(10_000 if full else 200), 5 if full else 2
     server.start()
-    workers = fleet(lease_s=LEASE_S)
+    # Workers die as well: in full one every second, in short one with each Redis.
+    workers = fleet(lease_s=LEASE_S if full else 3.0, batch_ms=80.0 if full else 20.0)
     workers.grow(4 if full else 2)
-    began = time.monotonic()
+    began, enough = time.monotonic(), asyncio.Event()
+    killer = asyncio.create_task(kill_every_second(workers, enough)) if full else None
     client, deaths = Producer(server.url, QUEUE), asyncio.Queue[int]()
 
     def at_answer(count: int) -> None:
@@ -61,18 +64,24 @@ async def test_redis_killed_and_restarted(
     async def kill() -> None:
         for i in range(kills):
             await deaths.get()
+            if not full:
+                await asyncio.to_thread(workers.kill_one)
             await asyncio.to_thread(restart, server, down_s=i if full else 0.2)
 
     books, _ = await asyncio.gather(
         ask_all(client, responses, at_answer=at_answer, timeout_s=1800 if full else PATIENCE_S), kill()
     )
+    enough.set()
+    if killer is not None:
+        await killer
     wall_s = time.monotonic() - began
     again = {id: result_of(reply).value for id, reply in (await asked_again(server.url, responses)).items()}
     first = {id: result.value for id, result in books.results().items()}
     begun = workers.begun()
     figures(
         requests=len(responses),
-        kills=kills,
+        redis_kills=kills,
+        worker_kills=workers.deaths,
         **{name: len(ids) for name, ids in books.faults().items()},
         duplicates=sum(again[id] != first[id] for id in responses),
         executed_again=begun.total() - len(begun),

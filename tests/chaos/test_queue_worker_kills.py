@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from queue_fire import (
@@ -15,6 +14,7 @@ from queue_fire import (
     Server,
     ask_all,
     asked_again,
+    kill_every_second,
     left_in,
     numbers,
 )
@@ -23,15 +23,6 @@ from guerdon.queue import Producer, dead_letters, redrive, stats
 
 #: Seconds after which a silent worker counts as dead: many times what a busy machine holds one up.
 LEASE_S = 3.0
-
-
-async def kill_every_second(workers: Fleet, enough: asyncio.Event) -> None:
-    """A random worker, until it is enough."""
-    while not enough.is_set():
-        with suppress(TimeoutError):
-            await asyncio.wait_for(enough.wait(), 1)
-            return
-        await asyncio.to_thread(workers.kill_one)
 
 
 async def test_random_workers_killed(
