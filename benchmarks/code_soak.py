@@ -72,8 +72,9 @@ def _call(name: str, code: str, verdicts: str, weight: int = 10) -> Program:
     )
 
 
-def _assert(name: str, code: str, verdicts: str, weight: int = 10) -> Program:
-    tests = [CodeTest(test="assert f(1, 2) == 3\nassert f(2, 2) == 4")]
+def _assert(name: str, code: str, verdicts: str, weight: int = 10, *, alone: bool = False) -> Program:
+    """`alone`: not among the pure tests, which share a process."""
+    tests = [CodeTest(test="import os\n" * alone + "assert f(1, 2) == 3\nassert f(2, 2) == 4")]
     return Program(
         name,
         code,
@@ -89,6 +90,7 @@ PROGRAMS = [
     _stdio("right", _SUM, "AC", 40),
     _call("right call", _ADD, "AC", 30),
     _assert("right assert", _ADD, "AC", 20),
+    _assert("right assert alone", _ADD, "AC", 20, alone=True),
     _stdio("wrong", "print(7)", "WA"),
     _stdio("does not compile", "print(", "CE"),
     _stdio("raises", "1 / 0", "RE"),
@@ -117,6 +119,8 @@ PROGRAMS = [
     _call("exits", "import os\ndef f(a, b): os._exit(0)", "RE"),
     _call("itself", "def f(a, b):\n    x = []\n    x.append(x)\n    return x", "RE WA"),
     _assert("equal to everything", "class E:\n    def __eq__(s, o): return True\ndef f(a, b): return E()", "WA"),
+    _assert("equal to everything, alone", "class E:\n    def __eq__(s, o): return True\ndef f(a, b): return E()", "WA",
+            alone=True),
     _assert("leaves its tests", "import os\ndef f(a, b): os._exit(0)", "RE"),
 ]  # fmt: skip
 #: Languages whose tools a machine may lack; compiling costs a thousand times what a small program does.
@@ -250,7 +254,10 @@ def _warm_up(scorer: CodeScorer, pool: ThreadPoolExecutor) -> None:
         if compiled:
             slot.native.make_ready()
     slow = "import numpy, time\ntime.sleep(0.3)\n"
-    programs = [_stdio("slow", slow + "print(6)", "AC"), _assert("slow assert", slow + _ADD, "AC")]
+    programs = [
+        _stdio("slow", slow + "print(6)", "AC"),
+        _assert("slow assert", slow + _ADD, "AC", alone=True),
+    ]
     programs += [program for program in offered(scorer) if program not in PROGRAMS]
     for program in programs:
         list(pool.map(lambda one: _judged(scorer, one), [program] * 3 * scorer.batching.concurrency))
