@@ -249,7 +249,7 @@ async def ask_all(
             except Overloaded as error:
                 books.refusals += 1
                 books.last_refusal = str(error)
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.25)
         reply = await future
         assert request_id not in books.replies
         books.replies[request_id] = reply

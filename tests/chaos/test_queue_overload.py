@@ -42,7 +42,7 @@ class Most:
 async def test_a_producer_ten_times_as_fast(
     server: Server, fleet: Callable[..., Fleet], full: bool, figures: Callable[..., None]
 ) -> None:
-    bound, kilobytes = (500, 10) if full else (100, 10)
+    bound, kilobytes = (500, 10) if full else (50, 20)
     # Ten times as many at once as the queue has room for, and more than its one worker can do in a while.
     responses = numbers(10 * bound)
     server.start()
