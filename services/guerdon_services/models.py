@@ -179,6 +179,8 @@ class FollowedModel:
         self._loaded = weights.identity(first)
         self.language_model = load(first.path if first else folder, device=device)
         self.version = first.version if first else 0
+        #: The folder that the weights came from.
+        self.path = first.path if first else folder
         self._refused: tuple[int, ...] | None = None
         self._half_read = False
         self._error = ""
@@ -236,6 +238,7 @@ class FollowedModel:
                 self._refused = identity  # damaged for good, whereas a file system may recover
             return False
         self.version, self._loaded, self._half_read = latest.version, identity, False
+        self.path = latest.path
         self._error = ""
         _log.info("weights taken up", version=latest.version)
         return True

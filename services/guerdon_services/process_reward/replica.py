@@ -13,8 +13,12 @@ from guerdon_services import models
 from guerdon_services.process_reward.references import FollowedPolicy, Frozen, Reference
 from guerdon_services.process_reward.rewards import Rewards, Versions, log_ratios
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ReplicaSettings
+from guerdon_services.process_reward.store import published_beta
 from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, Versioned
 from guerdon_services.scoring import ScoredSequence
+
+#: Until the learner has published anything.
+_BETA = 0.05
 
 
 class ProcessRewardReplica(Scorer[ReplicaSettings, ProcessRewardOptions], Versioned):
@@ -38,7 +42,8 @@ class ProcessRewardReplica(Scorer[ReplicaSettings, ProcessRewardOptions], Versio
         models.set_threads(settings.threads)
         self._followed = models.FollowedModel(settings.model, settings.weights_dir, device=settings.device)
         prm = self._followed.language_model
-        self._rewards = Rewards(prm, beta=settings.beta, chat_template=settings.chat_template)
+        self._rewards = Rewards(prm, beta=settings.beta or _BETA, chat_template=settings.chat_template)
+        self._take_up_beta()
         self._reference: Reference
         if settings.policy_weights_dir is None:
             self._reference = Frozen(models.load(settings.model, device=settings.device).model)
@@ -63,8 +68,15 @@ class ProcessRewardReplica(Scorer[ReplicaSettings, ProcessRewardOptions], Versio
 
     def refresh(self) -> None:
         """Take up the newest version, and the policy's where that is the reference."""
-        self._followed.refresh()
+        if self._followed.refresh():
+            self._take_up_beta()
         self._reference.refresh()
+
+    def _take_up_beta(self) -> None:
+        """Scale rewards as the learner does, unless told otherwise."""
+        published = published_beta(self._followed.path)
+        if self.settings.beta is None and published is not None:
+            self._rewards.default_beta = published
 
     def details(self) -> dict[str, str]:
         """Whom it follows."""
@@ -72,7 +84,7 @@ class ProcessRewardReplica(Scorer[ReplicaSettings, ProcessRewardOptions], Versio
         return {
             "model": str(settings.model),
             "weights_dir": str(settings.weights_dir),
-            "beta": str(settings.beta),
+            "beta": str(self._rewards.default_beta),
             "reference": settings.reference,
         }
 

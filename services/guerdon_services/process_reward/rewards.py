@@ -63,12 +63,13 @@ class Rewards:
     ) -> None:
         check_head(language_model.model)
         self._language_model = language_model
-        self._beta = beta
+        #: Where a request gives none.
+        self.default_beta = beta
         self._chat_template = chat_template
 
     def beta(self, options: ProcessRewardOptions) -> float:
         """The scale of rewards that a request asks for, or that of the settings."""
-        return self._beta if options.beta is None else options.beta
+        return self.default_beta if options.beta is None else options.beta
 
     def score(
         self, batch: Sequence[ScoreJob[ProcessRewardOptions]], ratios_of: LogRatios, versions: Versions

@@ -30,7 +30,7 @@ from guerdon_services.process_reward.store import VersionStore, digest, save_wei
 from guerdon_services.runtime.problem import InvalidFields
 from guerdon_services.runtime.scorer import RELEASE, Batching, Learner, NotReady, ScoreJob, Unscorable
 from guerdon_services.runtime.validation import parse_options
-from guerdon_services.scoring import ScoredSequence
+from guerdon_services.scoring import ScoredSequence, is_out_of_memory
 
 #: Log-ratios of fewer nats per token can be the rounding of two forwards.
 _ROUNDING = 1e-5
@@ -66,7 +66,10 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         models.set_threads(settings.threads)
         torch.manual_seed(settings.seed)
         self._store = VersionStore(
-            settings.weights_dir, keep_last=settings.keep_last, mirror_url=settings.mirror_url
+            settings.weights_dir,
+            keep_last=settings.keep_last,
+            beta=settings.beta,
+            mirror_url=settings.mirror_url,
         )
         self._trained = models.load(settings.model, device=settings.device)
         self._rewards = Rewards(self._trained, beta=settings.beta, chat_template=settings.chat_template)
@@ -163,10 +166,12 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
             self._start_from(request.base_version)
             self.refresh()
             return self._apply(request, options, prepared, labelled)
-        except Exception:
+        except Exception as error:
             self._published = False  # what was published is the truth, also after a step that was not
             with suppress(NotReady):
                 self._ensure_published()
+            if is_out_of_memory(error):
+                raise NotReady("not enough memory for an update of this size") from error
             raise
 
     def versions(self) -> VersionsResponse:

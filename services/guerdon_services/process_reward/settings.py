@@ -76,7 +76,8 @@ class ReplicaSettings(ScorerSettings):
     weights_dir: WeightsLocation
     #: How long a request that asks for a newer version waits for it before it is `unavailable`.
     version_wait_s: Annotated[float, Field(ge=0)] = 2.0
-    beta: Beta = 0.05
+    #: The learner's, as each of its versions tells, when absent.
+    beta: Beta | None = None
     reference: Literal["frozen", "policy"] = "frozen"
     policy_weights_dir: WeightsLocation | None = None
     max_tokens: Annotated[int, Field(ge=1)] = 16_384

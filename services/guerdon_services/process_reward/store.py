@@ -1,8 +1,9 @@
 """The learner's memory on disk: a weights folder whose versions also hold what an exact restart needs.
 
     v000000013/   Hugging Face model and tokenizer files
+                  process_reward.json    what rewards are made with, for replicas: {"beta": 0.05}
                   optimizer.pt    the optimizer's state tensors
-                  updates.json    [{"request_id", "digest", "version"}] of every update that led here
+                  updates.json    [{"request_id", "digest", "version"}] of the updates that led here, 10,000 at most
                   response.json   the answer to the last of them (absent in version 0)
     .lock         held by the one learner that writes here
 
@@ -39,6 +40,9 @@ _LOCK = ".lock"
 _OPTIMIZER, _UPDATES, _RESPONSE = "optimizer.pt", "updates.json", "response.json"
 #: What only the learner needs; all of `lora.Adapters` is in the merged weights.
 _OWN = (_OPTIMIZER, _UPDATES, _RESPONSE, "adapters.pt")
+_REWARDS = "process_reward.json"
+#: Updates that can be told from new ones; each version holds them all.
+_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,24 @@ def save_weights(model: PreTrainedModel, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+def published_beta(folder: Path) -> float | None:
+    """The learner's beta, as a version's folder tells it; None where it is not said, or the folder is gone."""
+    try:
+        return float(json.loads((folder / _REWARDS).read_text())["beta"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 class VersionStore:
     """Writes and reads the versions of one learner; only one process can hold it."""
 
-    def __init__(self, folder: Path, *, keep_last: int, mirror_url: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, keep_last: int, beta: float = 0.05, mirror_url: str | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._keep_last = keep_last
+        self._beta = beta
         self._lock = _lock(folder)
         try:
             self._check_latest()
@@ -120,10 +135,12 @@ class VersionStore:
         applied = list(self.applied)
         if update is not None:
             applied.append(Applied(update[0].request_id, digest(update[0]), version))
+        applied = applied[-_REMEMBERED:]
 
         def write(path: Path) -> None:
             save(model, path)
             tokenizer.save_pretrained(path)
+            (path / _REWARDS).write_text(json.dumps({"beta": self._beta}))
             torch.save(optimizer.state_dict()["state"], path / _OPTIMIZER)
             (path / _UPDATES).write_text(json.dumps([asdict(entry) for entry in applied]))
             if update is not None:

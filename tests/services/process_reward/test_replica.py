@@ -21,6 +21,7 @@ from guerdon.types import Result, Sample, Status, UpdateRequest
 from guerdon_services import models
 from guerdon_services.models import FollowedModel, HalfRead
 from guerdon_services.process_reward.replica import ProcessRewardReplica
+from guerdon_services.process_reward.service import ProcessRewardScorer
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ReplicaSettings
 from guerdon_services.runtime.scorer import NotReady, ScoreJob
 from guerdon_services.scoring import ScoredSequence, token_logprobs
@@ -297,6 +298,32 @@ def test_a_replica_before_anything_is_published(tiny_llama: Path, tmp_path: Path
     result = score(replica)
     assert (result.value, result.model_version, result.update_order) == (0.0, 0, "none")
     assert score(replica, min_version=1).status is Status.UNAVAILABLE
+    replica.close()
+
+
+@pytest.mark.parametrize(("own", "used"), [(None, 0.5), (0.2, 0.2)])
+def test_a_replica_scales_as_the_learner_does_unless_told_otherwise(
+    start: Callable[..., ProcessRewardScorer],
+    tiny_llama: Path,
+    tmp_path: Path,
+    own: float | None,
+    used: float,
+) -> None:
+    learner = start(beta=BETA, lr=0.01)
+    settings = ReplicaSettings(model=tiny_llama, weights_dir=tmp_path / "prm", beta=own)
+    replica = ProcessRewardReplica(settings)
+    replica.open()
+    labelled = [
+        SAMPLES[index].model_copy(update={"outcome": float(index % 2)}) for index in range(len(SAMPLES))
+    ]
+    learner.update(UpdateRequest(request_id="u1", samples=labelled, order="before"))
+    replica.refresh()
+    [learners] = learner.score([ScoreJob(SAMPLES[0], ProcessRewardOptions())])
+    result = score(replica)
+    assert replica.details()["beta"] == str(used)
+    assert (result.model_version, learners.model_version) == (1, 1)
+    assert learners.value
+    assert result.value == pytest.approx(learners.value * used / BETA, rel=1e-4)
     replica.close()
 
 

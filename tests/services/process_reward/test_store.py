@@ -63,6 +63,36 @@ def test_weights_that_cannot_be_read_back_do_not_answer(
     assert scorer.update(request("u2")).version_after == 2
 
 
+def test_an_optimizer_short_of_memory_is_unavailable_and_changes_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = start()
+    job = ScoreJob(Sample(prompt="1+1=", response="2"), ProcessRewardOptions())
+    before = scorer.score([job])
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.optim.AdamW.step", fail)
+        with pytest.raises(NotReady, match="memory"):
+            scorer.update(request("u1"))
+    assert scorer.score([job]) == before
+    assert scorer.update(request("u1")).version_after == 1
+
+
+def test_a_version_remembers_so_many_updates_and_no_more(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("guerdon_services.process_reward.store._REMEMBERED", 2)
+    scorer = start()
+    first = scorer.update(request("u1"))
+    assert scorer.update(request("u2")).version_after == 2
+    assert scorer.update(request("u1")) == first
+    assert scorer.update(request("u3")).version_after == 3
+    assert scorer.update(request("u1")).version_after == 4  # forgotten: made once more
+
+
 @pytest.mark.parametrize("left", [None, "77"])
 def test_a_learner_does_not_begin_anew_where_versions_lie(
     start: Start, tmp_path: Path, left: str | None
