@@ -121,7 +121,8 @@ def _failure(error: grpc.aio.AioRpcError, operation: Operation, target: str) -> 
             return TooLarge(details)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return Overloaded(details, retry_after_s=_retry_after(error))
-        case grpc.StatusCode.UNAVAILABLE:
+        # A call of ours that is cancelled elsewhere came in the moment in which a service closed its door.
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
             return Unavailable(f"grpc://{target}: {details}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return Timeout(f"grpc://{target}: {details}")
