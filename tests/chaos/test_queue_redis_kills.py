@@ -23,8 +23,9 @@ from queue_fire import (
     result_of,
 )
 
-from guerdon.errors import Unavailable
-from guerdon.queue import Producer, dead_letters, link, stats
+from guerdon.errors import Overloaded, Unavailable
+from guerdon.queue import Consumer, Producer, Reply, dead_letters, link, stats
+from guerdon.types import Status
 
 #: Seconds after which a silent worker counts as dead: many times what a busy machine holds one up.
 LEASE_S = 10.0
@@ -135,6 +136,40 @@ async def test_a_full_redis_refuses_new_work_and_is_emptied(
     assert workers.begun().total() == len(responses)
     await eventually(lambda: left_in(server) == NOTHING_LEFT)
     await client.close()
+
+
+async def test_a_full_redis_takes_nothing_from_who_works(server: Server) -> None:
+    server.start()
+    client = Producer(server.url, QUEUE)
+    first, second = (Consumer(server.url, QUEUE, lease_s=600) for _ in range(2))
+    await first.start()
+    futures = {
+        id: await client.submit("score", b"", request_id=id) for id in ("held", "back", "waiting", "unwanted")
+    }
+    entries = {entry.request_id: entry for entry in await first.take(2)}
+    assert entries.keys() == {"held", "back"}
+    held, stream = entries["held"], f"{{{QUEUE}}}:q:1"
+    server.client.config_set("maxmemory", 1)
+    with pytest.raises(Overloaded, match="out of memory"):
+        await client.submit("score", b"", request_id="more")
+    # A lease is renewed, work handed back and withdrawn, a worker joins and takes, results arrive.
+    server.client.xclaim(stream, "workers", first.consumer_id, 0, [held.entry_id], idle=500_000, justid=True)
+    await first._link.call("renew", first.consumer_id, 600_000, stream, held.entry_id)
+    [pending] = server.client.xpending_range(stream, "workers", held.entry_id, held.entry_id, 1)
+    assert pending["time_since_delivered"] < 500_000
+    await first.release([entries["back"]])
+    futures["unwanted"].cancel()
+    await eventually(lambda: server.client.hexists(f"{{{QUEUE}}}:dd:unwanted", "cancelled"))
+    await second.start()
+    taken = [*await second.take(4), *await second.take(4)]
+    assert {entry.request_id for entry in taken} == {"back", "waiting"}
+    for consumer, entry in ((first, held), *((second, entry) for entry in taken)):
+        await consumer.complete(entry, Reply(entry.request_id, Status.OK, "", b"done"))
+        assert (await asyncio.wait_for(futures[entry.request_id], PATIENCE_S)).body == b"done"
+    await eventually(lambda: left_in(server) == NOTHING_LEFT)
+    for end in (first, second, client):
+        await end.close()
+    assert (await stats(server.url, QUEUE)).workers == 0
 
 
 async def test_a_redis_that_turns_read_only_is_waited_for(
