@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fastapi import APIRouter
 
-from guerdon.types import Result, Status
+from guerdon.types import Result, Status, failed
 from guerdon_services.runtime import launch
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.progress import report_progress
@@ -81,7 +81,7 @@ class Doors(Scorer[DoorSettings, ScorerOptions]):
             case "hang" | "freeze":
                 pass
             case _:
-                return Result(status=Status.OK, value=float(word))
+                return _value(word)
         return Result(status=Status.OK, value=0.0)
 
     def _first(self, action: str) -> bool:
@@ -91,6 +91,13 @@ class Doors(Scorer[DoorSettings, ScorerOptions]):
         except FileExistsError:
             return False
         return True
+
+
+def _value(word: str) -> Result:
+    try:
+        return Result(status=Status.OK, value=float(word))
+    except ValueError:  # no number, or none that may be a value
+        return failed(Status.INVALID_INPUT, "response: neither a number nor an action")
 
 
 if __name__ == "__main__":

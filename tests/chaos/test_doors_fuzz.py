@@ -1,0 +1,220 @@
+"""Whatever comes in at a door: no crash, no server error but honest overload, nothing kept."""
+
+import asyncio
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import grpc.aio
+import pytest
+from door_fuzz import grpc_bytes, http_bytes, json_body, proto_body, several
+from doors import PATIENCE_S, Service, Wire, Wires, door_service, guerdon_serve, request, until
+
+TESTS = Path(__file__).parent.parent
+#: Inputs on their way at the same time.
+AT_ONCE = 24
+#: Seconds until a client gives up what may rightly be waited for: the rest of a body, say.
+GIVE_UP_S = 0.5
+#: What may stay of thousands of connections.
+KEPT_DESCRIPTORS = 6
+KEPT_THREADS = 12
+GROWN_MB = 50
+#: Answers in which a server says that it is at fault, or overloaded.
+HONEST = {429, 503}
+FINE = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+Seen = Counter[str]
+Figures = Callable[..., None]
+
+
+async def each(inputs: Sequence[bytes], use: Callable[[bytes], Awaitable[str]]) -> Seen:
+    """Use every input, several at a time; what came back, counted."""
+    left, seen = iter(inputs), Seen()
+
+    async def worker() -> None:
+        for data in left:
+            seen[await use(data)] += 1
+
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+    return seen
+
+
+def check_http(status: int, data: bytes) -> str:
+    assert status < 500 or status in HONEST, (status, data)
+    return str(status)
+
+
+async def http_bodies(url: str, inputs: Sequence[bytes]) -> Seen:
+    """Bodies in requests that are right."""
+    async with Wires() as wires:
+        free = [await wires.open(url) for _ in range(AT_ONCE)]
+
+        async def use(data: bytes) -> str:
+            wire = free.pop()
+            status, _ = await wire.ask(request(data))
+            assert status, data
+            free.append(wire)
+            return check_http(status, data)
+
+        return await each(inputs, use)
+
+
+async def raw_http(url: str, inputs: Sequence[bytes]) -> Seen:
+    """Whole requests, on a connection each."""
+
+    async def use(data: bytes) -> str:
+        async with Wires() as wires:
+            wire = await wires.open(url)
+            try:
+                async with asyncio.timeout(GIVE_UP_S):
+                    status, _ = await wire.ask(data)
+            except (TimeoutError, ValueError):
+                return "waits"
+            return check_http(status, data)
+
+    return await each(inputs, use)
+
+
+async def grpc_bodies(target: str, inputs: Sequence[bytes]) -> Seen:
+    """Messages of calls that are right."""
+    wrong: list[tuple[grpc.aio.AioRpcError, bytes]] = []
+    async with grpc.aio.insecure_channel(target) as channel:
+        unary: Any = channel.unary_unary("/guerdon.v1.RewardService/Score")
+        stream: Any = channel.unary_stream("/guerdon.v1.RewardService/ScoreStream")
+
+        async def use(data: bytes) -> str:
+            try:
+                if len(data) % 2:
+                    await unary(data, timeout=PATIENCE_S)
+                else:
+                    async for _ in stream(data, timeout=PATIENCE_S):
+                        pass
+            except grpc.aio.AioRpcError as error:
+                wrong.extend([] if error.code() in FINE else [(error, data)])
+                return error.code().name
+            return "OK"
+
+        seen = await each(inputs, use)
+    assert wrong == []
+    return seen
+
+
+async def raw_grpc(target: str, inputs: Sequence[bytes]) -> Seen:
+    """Bytes on a connection each; whatever the library does with them, it must live on."""
+
+    async def use(data: bytes) -> str:
+        async with Wires() as wires:
+            wire: Wire = await wires.open(f"http://{target}")
+            wire.writer.write(data)
+            try:
+                async with asyncio.timeout(GIVE_UP_S):
+                    await wire.ended()
+            except TimeoutError:
+                return "waits"
+            return "ended"
+
+    return await each(inputs, use)
+
+
+async def all_doors(service: Service, count: int, seed: int) -> Seen:
+    """So many inputs, four tenths each as bodies, one tenth each as bytes."""
+    seen = Seen()
+    seen += await http_bodies(service.http, several(json_body, 4 * count // 10, seed))
+    seen += await grpc_bodies(service.grpc, several(proto_body, 4 * count // 10, seed + 1))
+    seen += await raw_http(service.http, several(http_bytes, count // 10, seed + 2))
+    seen += await raw_grpc(service.grpc, several(grpc_bytes, count // 10, seed + 3))
+    return seen
+
+
+@pytest.fixture(params=["doors", "math", "rules"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    """A service that takes every sample for a number, and two that people use."""
+    if request.param == "doors":
+        made = door_service(tmp_path, client_patience_s=2.0)
+    else:
+        made = guerdon_serve(tmp_path, request.param, "workers=1", "--client-patience-s", "2")
+        made.wait_ready()
+    yield made
+    made.close()
+
+
+async def test_any_bytes(service: Service, full: bool, figures: Figures) -> None:
+    count = 33_400 if full else 500
+    # What is made once, and what grows to its size, is there after a first round.
+    seen = await all_doors(service, count // 10, seed=1)
+    service.remember()
+    seen += await all_doors(service, count, seed=2)
+    assert service.process.poll() is None, service.text
+    await asyncio.to_thread(
+        until, lambda: service.kept[0] <= KEPT_DESCRIPTORS and service.kept[1] <= KEPT_THREADS
+    )
+    grown_mb = service.grown_mb
+    assert grown_mb < GROWN_MB
+    doors = ("http", "grpc")
+    wrong = [
+        f'guerdon_requests_total{{door="{door}",operation="score",outcome="internal"}}' for door in doors
+    ]
+    assert [await asyncio.to_thread(service.counter, name) for name in wrong] == [0, 0]
+    assert await asyncio.to_thread(service.counter, "guerdon_pending_items") == 0
+    figures(inputs=seen.total(), answers=dict(seen), grown_mb=round(grown_mb, 1), kept=service.kept)
+    assert service.terminate() == 0, service.text
+    assert "Traceback" not in service.text, service.text
+
+
+#: What schemathesis looks at. That wrong samples are answered one by one is the contract, so that is not refused.
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+SERVICES = ["math", "code", "rules", "process_reward", "reference_reward", "rollout"]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes the random Llama that the tests of the services use."""
+
+    def make() -> Path:
+        spec = importlib.util.spec_from_file_location("services_conftest", TESTS / "services" / "conftest.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        folder = tmp_path_factory.mktemp("llama")
+        module._save(folder, lambda size: module.LlamaForCausalLM(module._llama(size)))
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_schema_of_every_service(
+    name: str, tmp_path: Path, tiny_model: Callable[[], Path], full: bool, figures: Figures
+) -> None:
+    if not full and name != "rules":
+        pytest.skip("in full only: GUERDON_CHAOS=full")
+    words = [] if name in ("math", "code", "rules") else [f"model={tiny_model()}"]
+    words += [f"weights_dir={tmp_path / 'weights'}"] if name == "process_reward" else []
+    service = guerdon_serve(tmp_path, name, *words)
+    try:
+        service.wait_ready()
+        assert urlsplit(service.http).port
+        command = [sys.executable, "-m", "schemathesis.cli", "run", f"{service.http}/openapi.json"]
+        command += ["--checks", CHECKS, "--max-examples", "400" if full else "5", "--seed", "1", "--no-color"]
+        command += ["--warnings", "off", "--continue-on-failure", "--request-timeout", str(PATIENCE_S)]
+        command += ["--suppress-health-check", "all", "--phases", "coverage,fuzzing" if full else "fuzzing"]
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        [summary] = [line.strip() for line in ran.stdout.splitlines() if "generated," in line]
+        assert service.terminate() == 0, service.text
+        assert "Traceback" not in service.text, service.text
+        figures(service=name, cases=summary)
+    finally:
+        service.close()
