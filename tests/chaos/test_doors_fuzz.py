@@ -16,14 +16,12 @@ import pytest
 from door_fuzz import grpc_bytes, http_bytes, json_body, proto_body, several
 from doors import PATIENCE_S, Service, Wire, Wires, door_service, guerdon_serve, request, until
 
+IN_FULL = "in full only: make chaos"
 TESTS = Path(__file__).parent.parent
 #: Inputs on their way at the same time.
 AT_ONCE = 24
 #: Seconds until a client gives up what may rightly be waited for: the rest of a body, say.
 GIVE_UP_S = 0.5
-#: What may stay of thousands of connections.
-KEPT_DESCRIPTORS = 6
-KEPT_THREADS = 12
 GROWN_MB = 50
 #: Answers in which a server says that it is at fault, or overloaded.
 HONEST = {429, 503}
@@ -138,12 +136,14 @@ async def all_doors(service: Service, count: int, seed: int) -> Seen:
 
 
 @pytest.fixture(params=["doors", "math", "rules"])
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+def service(request: pytest.FixtureRequest, tmp_path: Path, full: bool) -> Iterator[Service]:
     """A service that takes every sample for a number, and two that people use."""
+    if not full and request.param != "doors":
+        pytest.skip(IN_FULL)
     if request.param == "doors":
-        made = door_service(tmp_path, client_patience_s=2.0)
+        made = door_service(tmp_path)
     else:
-        made = guerdon_serve(tmp_path, request.param, "workers=1", "--client-patience-s", "2")
+        made = guerdon_serve(tmp_path, request.param, "workers=1")
         made.wait_ready()
     yield made
     made.close()
@@ -156,9 +156,7 @@ async def test_any_bytes(service: Service, full: bool, figures: Figures) -> None
     service.remember()
     seen += await all_doors(service, count, seed=2)
     assert service.process.poll() is None, service.text
-    await asyncio.to_thread(
-        until, lambda: service.kept[0] <= KEPT_DESCRIPTORS and service.kept[1] <= KEPT_THREADS
-    )
+    await asyncio.to_thread(until, lambda: service.forgot_its_clients)
     grown_mb = service.grown_mb
     assert grown_mb < GROWN_MB
     doors = ("http", "grpc")
@@ -199,7 +197,7 @@ def test_the_schema_of_every_service(
     name: str, tmp_path: Path, tiny_model: Callable[[], Path], full: bool, figures: Figures
 ) -> None:
     if not full and name != "rules":
-        pytest.skip("in full only: GUERDON_CHAOS=full")
+        pytest.skip(IN_FULL)
     words = [] if name in ("math", "code", "rules") else [f"model={tiny_model()}"]
     words += [f"weights_dir={tmp_path / 'weights'}"] if name == "process_reward" else []
     service = guerdon_serve(tmp_path, name, *words)

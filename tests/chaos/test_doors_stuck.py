@@ -16,8 +16,8 @@ from guerdon.client import AsyncClient
 from guerdon.supervisor import ProcessSpec, Supervisor
 from guerdon.types import Status
 
-#: Seconds of silence that count as stuck where processes end for it: more than a busy machine holds one up.
-STUCK_S = 5.0
+#: Seconds of silence that count as stuck where processes end for it: many times what a busy machine holds one up.
+STUCK_S = 8.0
 
 
 def supervised(folder: Path, redis_url: str, name: str) -> ProcessSpec:
@@ -28,7 +28,7 @@ def supervised(folder: Path, redis_url: str, name: str) -> ProcessSpec:
         "ready_file": str(folder / name / "ready.json"),
         "queue": redis_url,
         "queue_name": name,
-        "lease_s": 2.0,
+        "lease_s": 3.0,
         "stuck_after_s": STUCK_S,
         "exit_when_stuck": True,
         "log_format": "json",
