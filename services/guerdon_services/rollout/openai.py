@@ -36,6 +36,7 @@ _HTTP_STATUS = {
     Status.TIMEOUT: 504,
     Status.INTERNAL_ERROR: 500,
 }
+_ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "object"}}}
 #: What the service calls a parameter, and what OpenAI does.
 _PARAMETERS = {
     "sampling.max_new_tokens": "max_tokens",
@@ -64,11 +65,18 @@ def build_router(service: "RolloutGenerator", dispatch: Dispatcher) -> APIRouter
         ("/v1/chat/completions", chat_completions, ChatRequest),
     ):
         schema = {"application/json": {"schema": kind.model_json_schema()}}
+        answer = {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}}
+        error = {"content": {"application/json": {"schema": _ERROR}, "application/problem+json": {}}}
         router.add_api_route(
             path,
             endpoint,
             methods=["POST"],
             response_model=None,
+            responses={
+                200: {"description": "Choices, whole or as they come", "content": answer},
+                "4XX": {**error, "description": "Refused"},
+                "5XX": {**error, "description": "Failed"},
+            },
             openapi_extra={"requestBody": {"required": True, "content": schema}},
         )
     router.add_api_route("/v1/models", models, methods=["GET"], response_model=None)
@@ -94,7 +102,7 @@ async def _serve(
     except BadParameter as error:
         return _error(400, str(error), param=error.param, code=error.code)
     except errors.GuerdonError as error:
-        retry_after = error.retry_after_s if isinstance(error, errors.Overloaded) else None
+        retry_after = error.retry_after_s if isinstance(error, errors.Overloaded) else 1.0
         return _failure(error.status, str(error), retry_after_s=retry_after)
     for result in results:
         if result.status is not Status.OK:
@@ -213,11 +221,11 @@ def _usage(results: list[GenerateResult]) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def _failure(status: Status, reason: str, *, retry_after_s: float | None = None) -> JSONResponse:
+def _failure(status: Status, reason: str, *, retry_after_s: float = 1.0) -> JSONResponse:
     response = JSONResponse(
         _error_body(status, reason, param=_parameter(reason)), status_code=_HTTP_STATUS[status]
     )
-    if retry_after_s is not None:
+    if status in (Status.OVERLOADED, Status.UNAVAILABLE):
         response.headers["Retry-After"] = str(max(1, round(retry_after_s)))
     return response
 

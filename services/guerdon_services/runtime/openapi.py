@@ -76,10 +76,32 @@ def install(app: FastAPI, models: Sequence[type[BaseModel]], options: type[BaseM
             known = cast(dict[str, Any], schema.setdefault("components", {}).setdefault("schemas", {}))
             for name, definition in _definitions([*models, problem.Problem], options).items():
                 known.setdefault(name, definition)
+            for path in cast(dict[str, dict[str, Any]], schema.get("paths", {})).values():
+                for operation in path.values():
+                    _lift_definitions(operation, known)
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = document
+
+
+def _lift_definitions(operation: dict[str, Any], known: dict[str, Any]) -> None:
+    """Move what the schemas of a service's own bodies define to where references of the document point."""
+    for content in cast(dict[str, Any], operation.get("requestBody", {}).get("content", {})).values():
+        definitions: dict[str, Any] = content["schema"].pop("$defs", {})
+        for name, definition in definitions.items():
+            known.setdefault(name, _pointing(definition))
+        content["schema"] = _pointing(content["schema"])
+
+
+def _pointing(value: Any) -> Any:
+    """The same schema with references to the document's own definitions."""
+    if isinstance(value, dict):
+        return {key: _pointing(child) for key, child in cast(dict[str, Any], value).items()}
+    if isinstance(value, list):
+        return [_pointing(child) for child in cast(list[Any], value)]
+    here, there = "#/$defs/", _REFERENCE.format(model="")
+    return value.replace(here, there) if isinstance(value, str) and value.startswith(here) else value
 
 
 def _definitions(models: Sequence[type[BaseModel]], options: type[BaseModel] | None) -> dict[str, Any]:

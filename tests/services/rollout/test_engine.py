@@ -209,3 +209,12 @@ def test_bfloat16_runs(tiny_llama: Path) -> None:
     [sampled] = engine_of(tiny_llama, dtype="bfloat16").generate([replace(SAMPLED, prompt_ids=(60,))])
     assert len(sampled.token_ids) == 12 or sampled.finish_reason == "stop"
     assert all(logprob < 0 for logprob in sampled.logprobs)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1.2e-38, 1e-45])
+def test_the_coldest_temperatures_draw_the_best_token(folder: Path, temperature: float) -> None:
+    engine = engine_of(folder)
+    rows = [replace(SAMPLED, prompt_ids=prompt) for prompt in PROMPTS]
+    cold = engine.generate([replace(row, temperature=temperature) for row in rows])
+    greedy = engine.generate([replace(row, temperature=0.0) for row in rows])
+    assert [one.token_ids for one in cold] == [one.token_ids for one in greedy]

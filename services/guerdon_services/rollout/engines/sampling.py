@@ -11,6 +11,10 @@ from torch import Tensor
 from guerdon_services.rollout.engine import Row
 
 
+#: Colder than this, logits divided by their temperature leave fp32; the draw has long been that of the best token.
+_COLDEST = 1e-30
+
+
 class Sampler:
     """Draws one token per row and step.
 
@@ -36,7 +40,7 @@ class Sampler:
     def draw(self, logits_BV: Tensor) -> tuple[Tensor, Tensor]:
         """The next token of each row and its log-prob (fp32, see `Sampled`); both of shape B."""
         greedy_B = self._temperature_B == 0
-        temperature_B = torch.where(greedy_B, 1.0, self._temperature_B)
+        temperature_B = torch.where(greedy_B, 1.0, self._temperature_B.clamp(min=_COLDEST))
         logps_BV = (logits_BV.float() / temperature_B[:, None]).log_softmax(-1)
         uniform_B = self._uniforms_BT[:, self._step].to(logps_BV.device)
         self._step += 1
