@@ -10,7 +10,6 @@ from torch import Tensor
 
 from guerdon_services.rollout.engine import Row
 
-
 #: Colder than this, logits divided by their temperature leave fp32; the draw has long been that of the best token.
 _COLDEST = 1e-30
 
