@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +55,16 @@ class KillingView(LiveView):
 
 
 def _pid(service: str) -> int:
-    commands = {child.pid: child.cmdline() for child in psutil.Process().children()}
-    [pid] = [pid for pid, words in commands.items() if "serve" in words and service in words]
-    return pid
+    """The process of a service; waits where it has just ended and is not there again."""
+    ends = time.monotonic() + 120
+    while True:
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):  # it ended between two looks, or is a zombie
+                words = child.cmdline()
+                if "serve" in words and service in words:
+                    return child.pid
+        assert time.monotonic() < ends, f"no process serves {service}"
+        time.sleep(0.05)
 
 
 @pytest.mark.slow
