@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from guerdon_trainer.config import RunConfig, load_recipe, recipe_names
-from guerdon_trainer.config_errors import RecipeError
+from guerdon_trainer.config.errors import RecipeError
 
 Make = Callable[..., RunConfig]
 

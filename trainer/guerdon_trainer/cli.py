@@ -77,7 +77,7 @@ def run(recipe: Recipe, overrides: Overrides = None, fresh: Fresh = False) -> No
 def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunConfig, RunFolder, bool]":
     """Read the recipe and open the run folder; mistakes end the command with one sentence."""
     from guerdon_trainer.config import load_recipe
-    from guerdon_trainer.config_errors import RecipeError
+    from guerdon_trainer.config.errors import RecipeError
     from guerdon_trainer.run_folder import FolderRefused, is_finished, open_folder
 
     try:

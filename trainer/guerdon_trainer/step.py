@@ -7,7 +7,7 @@ Shape suffixes: B responses, T response tokens.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,25 +15,11 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 
-from guerdon_trainer.advantages import grpo_advantages, prime_advantages, rloo_advantages
 from guerdon_trainer.batch import Batch
-from guerdon_trainer.config import (
-    LossConfig,
-    OptimizerConfig,
-    RunConfig,
-)
-from guerdon_trainer.losses import Loss, gspo_loss, gspo_token_loss, ppo_clip_loss
+from guerdon_trainer.config import OptimizerConfig, RunConfig
 from guerdon_trainer.losses.kl import kl_estimate
 from guerdon_trainer.model import all_logprobs, micro_batches, token_logprobs
-
-#: By the name in the recipe, whose other keys are the function's keyword arguments.
-LOSSES: dict[str, Callable[..., Loss]] = {
-    "gspo": gspo_loss,
-    "gspo_token": gspo_token_loss,
-    "ppo_clip": ppo_clip_loss,
-}
-#: Those that give one advantage per response; PRIME's are per token and need more than rewards.
-SEQUENCE_ADVANTAGES: dict[str, Callable[..., Tensor]] = {"grpo": grpo_advantages, "rloo": rloo_advantages}
+from guerdon_trainer.objective import denominator_of, loss_of
 
 
 @dataclass(frozen=True)
@@ -56,31 +42,13 @@ def make_learner(model: PreTrainedModel, initial: PreTrainedModel | None, config
     return Learner(model, optimizer, schedule, initial)
 
 
-def advantages_of(config: RunConfig, batch: Batch) -> Tensor:
-    """The recipe's advantages: (B,), or (B, T) for PRIME."""
-    options = config.advantage.model_dump(exclude={"name"})
-    if config.advantage.name == "prime":
-        return prime_advantages(
-            batch.token_rewards_BT,
-            batch.rewards_B,
-            batch.mask_BT,
-            batch.groups_B,
-            batch.valid_B,
-            process_weight=config.process.weight if config.process else 0.0,
-            **options,
-        )
-    return SEQUENCE_ADVANTAGES[config.advantage.name](
-        batch.rewards_B, batch.groups_B, batch.valid_B, **options
-    )
-
-
 def optimise(
     learner: Learner, batch: Batch, advantages: Tensor, config: RunConfig, step: int
 ) -> dict[str, float]:
     """Update the model on one batch and say what happened.
 
     Args:
-        advantages: (B,) or (B, T), see `advantages_of`.
+        advantages: (B,) or (B, T), see `objective.advantages_of`.
         step: the number of the step, which with the run's seed decides the mini-batches.
 
     Raises:
@@ -123,7 +91,7 @@ def _accumulate(
     means: "_Means",
 ) -> None:
     """Add the gradient of one mini-batch, micro-batch by micro-batch."""
-    denominator = float(_denominator(config.loss, batch.learned_BT))
+    denominator = denominator_of(config.loss, batch)
     total = torch.zeros((), device=advantages.device)
     for rows in micro_batches(batch, config.optimizer.micro_batch_tokens):
         part = batch.select(rows)
@@ -132,7 +100,7 @@ def _accumulate(
         # On policy: the weights that sampled are those being trained, and recomputing would repeat this forward.
         old_BT = logps_BT.detach() if old_logps_BT is None else old_logps_BT[rows, :width]
         part_advantages = advantages[rows] if advantages.dim() == 1 else advantages[rows, :width]
-        loss = loss_of(config.loss, logps_BT, old_BT, part_advantages, part.learned_BT, denominator)
+        loss = loss_of(config.loss, logps_BT, old_BT, part_advantages, part, denominator)
         loss.value.backward()
         total += loss.value.detach()
         for name, value in loss.metrics.items():
@@ -145,29 +113,6 @@ def _accumulate(
                 initial_BT, _ = token_logprobs(learner.initial, part, config.rollout.temperature)
             means.over_tokens("kl_initial", kl_estimate(logps_BT.detach(), initial_BT), part.mask_BT)
     means.add("loss", total, 1)
-
-
-def loss_of(
-    config: LossConfig,
-    logps_BT: Tensor,
-    old_logps_BT: Tensor,
-    advantages: Tensor,
-    mask_BT: Tensor,
-    denominator: float,
-) -> Loss:
-    """The recipe's loss; one advantage per sequence is spread over its tokens where the loss wants them so."""
-    if config.name != "gspo" and advantages.dim() == 1:
-        advantages = advantages[:, None].expand(mask_BT.shape)
-    options = config.model_dump(exclude={"name"})
-    return LOSSES[config.name](
-        logps_BT, old_logps_BT, advantages, mask_BT, denominator=denominator, **options
-    )
-
-
-def _denominator(config: LossConfig, learned_BT: Tensor) -> Tensor:
-    if config.name == "ppo_clip" and config.aggregation == "token-mean":
-        return learned_BT.sum()
-    return learned_BT.any(-1).sum()
 
 
 def _mini_batches(batch: Batch, count: int, seed: str) -> Iterator[Tensor]:

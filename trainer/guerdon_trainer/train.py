@@ -18,12 +18,13 @@ from guerdon_trainer.data import load_questions
 from guerdon_trainer.evaluate import evaluate
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.model import load_policy, load_tokenizer
+from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.questions import PromptStream
 from guerdon_trainer.record import Recorder, step_row
 from guerdon_trainer.rollouts import ProcessRewards, Rollouts, ServiceClient
 from guerdon_trainer.run_folder import RunFolder
 from guerdon_trainer.service_stats import ServiceStats
-from guerdon_trainer.step import advantages_of, make_learner, optimise
+from guerdon_trainer.step import make_learner, optimise
 from guerdon_trainer.weights import publish_policy
 
 

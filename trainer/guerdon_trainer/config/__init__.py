@@ -1,0 +1,35 @@
+"""What a run is: one frozen pydantic tree, read from a YAML recipe and `key=value` overrides.
+
+To add a setting, put it into its section; a new algorithm gets a section of its own in `algorithms.py`.
+"""
+
+from guerdon_trainer.config.algorithms import (
+    AccuracyFilter,
+    AdvantageConfig,
+    FilterConfig,
+    LossConfig,
+    SpreadFilter,
+)
+from guerdon_trainer.config.errors import RecipeError
+from guerdon_trainer.config.recipe import load_recipe, recipe_names
+from guerdon_trainer.config.run import RunConfig
+from guerdon_trainer.config.services import FailureConfig, ProcessRewardConfig, RewardConfig, RolloutConfig
+from guerdon_trainer.config.training import OptimizerConfig, TrainingConfig
+
+__all__ = [
+    "AccuracyFilter",
+    "AdvantageConfig",
+    "FailureConfig",
+    "FilterConfig",
+    "LossConfig",
+    "OptimizerConfig",
+    "ProcessRewardConfig",
+    "RecipeError",
+    "RewardConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "SpreadFilter",
+    "TrainingConfig",
+    "load_recipe",
+    "recipe_names",
+]

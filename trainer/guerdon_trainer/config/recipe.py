@@ -1,0 +1,105 @@
+"""Reads a YAML recipe and `key=value` overrides.
+
+A recipe is found by name in `guerdon_trainer/recipes` or by the path of a file. An override names a key by its
+dotted path (`loss.clip_low=1e-3`, `rewards.0.weight=2`, `seed=1`); its value is YAML. In any string `${run}` stands
+for the absolute path of the run folder, which is how services find the weights this run publishes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from guerdon_trainer.config.errors import RecipeError, explain
+from guerdon_trainer.config.run import RunConfig
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+RUN_VARIABLE = "${run}"
+
+
+def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a recipe by name or path, apply `key=value` overrides and check the whole.
+
+    Raises:
+        RecipeError: no such recipe, or a key or value that does not fit; the message names it.
+    """
+    raw = _read(_find(recipe))
+    raw.setdefault("name", Path(recipe).stem)
+    for override in overrides:
+        _apply(raw, override)
+    # Where the run lies must be known before `${run}` can be replaced in the rest.
+    run_folder = _validated(raw).run_folder
+    return _validated(_substituted(raw, str(run_folder)))
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the trainer."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def _find(recipe: str) -> Path:
+    named = RECIPES / f"{recipe}.yaml"
+    if named.is_file():
+        return named
+    path = Path(recipe)
+    if path.is_file():
+        return path
+    raise RecipeError(
+        f"no recipe {recipe!r}: it is no file, and the named ones are {', '.join(recipe_names())}"
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{path} is not YAML: {error}") from error
+    if not isinstance(raw, dict):
+        raise RecipeError(f"{path} must hold keys and values, not {type(raw).__name__}")
+    return raw
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    dotted, equals, text = override.partition("=")
+    if not equals or not dotted:
+        raise RecipeError(f"override {override!r} must look like key=value, for example seed=1")
+    *parents, last = dotted.split(".")
+    node: Any = raw
+    for depth, part in enumerate(parents):
+        if isinstance(node, list):
+            node = node[_list_index(node, part, dotted)]
+            continue
+        if node.get(part) is None:
+            node[part] = {}
+        node = node[part]
+        if not isinstance(node, (dict, list)):
+            raise RecipeError(
+                f"override {dotted!r}: {'.'.join(parents[: depth + 1])} is a value, not a section"
+            )
+    key: Any = _list_index(node, last, dotted) if isinstance(node, list) else last
+    node[key] = yaml.safe_load(text)
+
+
+def _list_index(node: list[Any], part: str, dotted: str) -> int:
+    if not part.isdecimal() or int(part) >= len(node):
+        raise RecipeError(f"override {dotted!r}: {part!r} must be a number from 0 to {len(node) - 1}")
+    return int(part)
+
+
+def _substituted(value: Any, run_folder: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(RUN_VARIABLE, run_folder)
+    if isinstance(value, list):
+        return [_substituted(item, run_folder) for item in value]
+    if isinstance(value, dict):
+        return {key: _substituted(item, run_folder) for key, item in value.items()}
+    return value
+
+
+def _validated(raw: dict[str, Any]) -> RunConfig:
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        raise RecipeError(explain(error, RunConfig)) from None

@@ -1,0 +1,89 @@
+"""One run: all sections, and which of them fit together."""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from guerdon.supervisor import ServiceConfig
+from guerdon_trainer.config.algorithms import (
+    AdvantageConfig,
+    FilterConfig,
+    GrpoConfig,
+    GspoConfig,
+    LossConfig,
+    SpreadFilter,
+)
+from guerdon_trainer.config.base import Section
+from guerdon_trainer.config.services import FailureConfig, ProcessRewardConfig, RewardConfig, RolloutConfig
+from guerdon_trainer.config.training import OptimizerConfig, TrainingConfig
+from guerdon_trainer.data import DataConfig
+from guerdon_trainer.prepare import PolicyConfig
+
+
+class RunConfig(Section):
+    """One run. Everything that can change its numbers is in here."""
+
+    name: str
+    description: str = ""
+    seed: Annotated[int, Field(ge=0)] = 0
+    #: Default: runs/<name>-seed<seed>.
+    folder: Path | None = None
+    policy: PolicyConfig
+    data: DataConfig
+    eval_data: DataConfig
+    rollout: RolloutConfig = RolloutConfig()
+    rewards: Annotated[list[RewardConfig], Field(min_length=1)]
+    process_reward: ProcessRewardConfig | None = None
+    advantage: AdvantageConfig = GrpoConfig()
+    loss: LossConfig = GspoConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    filter: FilterConfig | None = SpreadFilter()
+    training: TrainingConfig = TrainingConfig()
+    failures: FailureConfig = FailureConfig()
+    #: What `guerdon run` starts; `guerdon train` uses services that run already.
+    services: dict[str, ServiceConfig] = {}
+
+    @property
+    def outcome_rewards(self) -> list[RewardConfig]:
+        """The rewards that give one number per response."""
+        return [reward for reward in self.rewards if reward.role == "outcome"]
+
+    @property
+    def process(self) -> RewardConfig | None:
+        """The reward that gives one number per token, if any."""
+        return next((reward for reward in self.rewards if reward.role == "process"), None)
+
+    @property
+    def run_folder(self) -> Path:
+        """Where this run keeps everything, absolute."""
+        return (self.folder or Path("runs") / f"{self.name}-seed{self.seed}").absolute()
+
+    @model_validator(mode="after")
+    def _rewards_fit_together(self) -> Self:
+        if not self.outcome_rewards:
+            raise ValueError("rewards needs at least one entry with role outcome")
+        names = [reward.service for reward in self.rewards]
+        if len(set(names)) < len(names):
+            raise ValueError("rewards names a service twice")
+        if sum(reward.role == "process" for reward in self.rewards) > 1:
+            raise ValueError("rewards may have one entry with role process")
+        if (self.process is None) != (self.process_reward is None):
+            raise ValueError(
+                "an entry of rewards with role process and the section process_reward need each other"
+            )
+        if (self.advantage.name == "prime") != (self.process is not None):
+            raise ValueError("advantage prime and an entry of rewards with role process need each other")
+        return self
+
+    @model_validator(mode="after")
+    def _old_logprobs_fit_the_age(self) -> Self:
+        if self.rollout.max_policy_age and self.optimizer.old_logprobs == "recompute":
+            raise ValueError("rollout.max_policy_age above 0 needs optimizer.old_logprobs engine")
+        return self
+
+    @model_validator(mode="after")
+    def _loss_fits_advantage(self) -> Self:
+        if self.advantage.name == "prime" and self.loss.name == "gspo":
+            raise ValueError("advantage prime is per token and loss gspo per sequence: use loss gspo_token")
+        return self

@@ -1,0 +1,41 @@
+"""Sections on how to learn: the optimiser, the length of a run, and what is kept of it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from guerdon_trainer.config.base import Count, Fraction, Section
+
+
+class OptimizerConfig(Section):
+    """AdamW, one linear warm-up, then a constant rate."""
+
+    lr: Annotated[float, Field(gt=0)] = 1e-6
+    #: Optimiser steps over which the rate rises from 0.
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    #: Optimiser steps per batch; beyond one the later ones are off policy, which is what clipping is for.
+    mini_batches: Count = 1
+    #: Log-probabilities that ratios start from. recompute: the trainer's own, of the weights before the step, which
+    #: must be those that sampled. engine: those that came with the rollouts, right for older policies too.
+    old_logprobs: Literal["recompute", "engine"] = "recompute"
+    #: Padded tokens (prompt and response) per forward pass; bounds memory, changes no result.
+    micro_batch_tokens: Count = 16_384
+
+
+class TrainingConfig(Section):
+    """How long to train, and what to keep of it."""
+
+    steps: Count = 100
+    #: Steps between checkpoints; there is one before the first step and one after the last in any case.
+    checkpoint_every: Count = 10
+    keep_last: Count = 2
+    #: Steps between held-out evaluations; 0 evaluates only before and after.
+    eval_every: Annotated[int, Field(ge=0)] = 0
+    #: Keep the initial policy in memory and report how far the trained one has moved from it.
+    kl_to_initial: bool = True
+    device: str = "cpu"
+    #: CPU threads of torch; on a busy machine more than one can cost more than it gives.
+    threads: Count = 1
