@@ -87,6 +87,21 @@ async def test_request_and_reply(redis_url: str) -> None:
         assert await future == Reply("r1", Status.OK, "", b"\x01\x00")
 
 
+async def test_an_entry_brings_its_trace_and_says_how_long_it_waited(redis_url: str) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with producer(redis_url) as client, redis(redis_url) as server:
+        await client.submit("score", b"traced", trace=trace)
+        # One that an older client wrote half a minute ago.
+        seconds, _ = await server.time()
+        fields = {"rid": "old", "op": "score", "body": b"", "client": client.client_id}
+        await server.xadd("{math}:q:1", {**fields, "enqueued": 1000 * (seconds - 30)})
+        async with consumer(redis_url) as worker:
+            traced, old = await take(worker, 2)
+    assert (traced.trace, old.trace) == (trace, "")
+    assert 0 <= traced.waited_s < old.waited_s
+    assert old.waited_s >= 30
+
+
 async def test_a_request_without_deadline_has_none(redis_url: str) -> None:
     async with producer(redis_url) as client, consumer(redis_url) as worker:
         await client.submit("score", b"")

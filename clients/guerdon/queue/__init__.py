@@ -7,8 +7,9 @@ what it carries. Producer and Consumer are plain asyncio; all that must happen a
 Keys. `P` is `{service}:`; the braces keep a service in one cluster slot.
 
     P q:0, P q:1     stream     high and normal priority. An entry has the fields rid (request id), op, body, client,
-                                deadline and enqueued (Unix ms by the server's clock; deadline may be empty, and both
-                                may be missing). Fields that a worker does not know are ignored.
+                                deadline and enqueued (Unix ms by the server's clock; deadline may be empty) and trace
+                                (W3C traceparent, may be empty); these three may be missing. Fields that a worker does
+                                not know are ignored.
                                 Consumer group `workers`, from id 0. An entry is deleted when it is answered, so
                                 XLEN counts what waits and what is being worked on: scale on it.
     P dd:<rid>       hash       a request in flight: stream and id of its entry, client (the last that asked),

@@ -25,7 +25,8 @@ class Entry:
     """One request as a worker gets it. `deliveries` is 1 unless earlier workers died or hung over it.
 
     Unix times are those of the server's clock. `left_s` is what was left until the deadline when the request was
-    taken: use it, for the clock of this machine may be another.
+    taken: use it, for the clock of this machine may be another. `waited_s` is how long ago it was queued, `trace` the
+    W3C traceparent of its client or empty.
     """
 
     entry_id: str
@@ -38,6 +39,8 @@ class Entry:
     enqueued_unix_ms: int
     deliveries: int
     left_s: float | None
+    waited_s: float
+    trace: str
 
 
 class Consumer:
@@ -240,7 +243,8 @@ def _addresses(entries: Sequence[Entry]) -> list[str]:
 
 
 def _entry(fields: Sequence[Any]) -> Entry:
-    stream, entry_id, deliveries, _, request_id, op, body, client, deadline, enqueued, left_ms = fields
+    stream, entry_id, deliveries, _, request_id, op, body, client, deadline, enqueued, left_ms, *rest = fields
+    waited_ms, trace = rest or (b"0", b"")  # an older release's script says neither
     return Entry(
         entry_id=entry_id.decode(),
         stream=stream.decode(),
@@ -252,4 +256,6 @@ def _entry(fields: Sequence[Any]) -> Entry:
         enqueued_unix_ms=int(enqueued),
         deliveries=deliveries,
         left_s=int(left_ms) / 1000 if left_ms else None,
+        waited_s=int(waited_ms) / 1000,
+        trace=trace.decode(errors="replace"),
     )

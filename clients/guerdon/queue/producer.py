@@ -43,6 +43,7 @@ class _Waiting:
     op: str
     body: bytes
     priority: int
+    trace: str
     expires: float | None
     future: asyncio.Future[Reply]
     heard: float
@@ -80,12 +81,14 @@ class Producer:
         deadline_s: float | None = None,
         high_priority: bool = False,
         patience_s: float = SUBMIT_PATIENCE_S,
+        trace: str = "",
     ) -> asyncio.Future[Reply]:
         """Queue a request; the future resolves to its reply, and cancelling it withdraws work not yet begun.
 
         A request id that was answered within the last ten minutes gets the same answer again, whoever asked then;
         one that is in flight is not queued twice. `deadline_s` counts from now; the reply is then `timeout` if
-        nothing came sooner. While Redis cannot be reached, this tries for `patience_s` seconds to queue it.
+        nothing came sooner. While Redis cannot be reached, this tries for `patience_s` seconds to queue it. `trace` is
+        the W3C traceparent that the worker continues.
 
         Raises:
             Overloaded: the queue is full.
@@ -101,7 +104,8 @@ class Producer:
         self._serial += 1
         priority = 0 if high_priority else 1
         waiting = _Waiting(
-            request_id, named, self._serial, op, body, priority, expires, loop.create_future(), loop.time()
+            *(request_id, named, self._serial, op, body, priority, trace),
+            *(expires, loop.create_future(), loop.time()),
         )
         if deadline_s is not None and deadline_s <= 0:
             self._expire(waiting)
@@ -159,7 +163,7 @@ class Producer:
         state: bytes = await self._link.call(
             "submit",
             *(waiting.request_id, waiting.op, waiting.body, self.client_id),
-            *(waiting.priority, remaining_ms, self._max_length, waiting.serial),
+            *(waiting.priority, remaining_ms, self._max_length, waiting.serial, waiting.trace),
             patience_s=patience_s,
         )
         return state

@@ -75,10 +75,10 @@ local function in_flight(request_id)
 end
 
 -- Appends an entry and notes that the request is in flight.
-local function enqueue(stream, request_id, op, body, client, deadline, serial)
+local function enqueue(stream, request_id, op, body, client, deadline, serial, trace)
   local key = flight_key(request_id)
   local id = redis.call('XADD', stream, '*', 'rid', request_id, 'op', op, 'body', body, 'client', client,
-                        'deadline', deadline, 'enqueued', as_text(now_ms()))
+                        'deadline', deadline, 'enqueued', as_text(now_ms()), 'trace', trace)
   redis.call('DEL', key)
   redis.call('HSET', key, 'stream', stream, 'id', id, 'client', client, 'deadline', deadline, 'serial', serial)
   redis.call('PEXPIRE', key, FLIGHT_TTL_MS)

@@ -16,7 +16,7 @@ local function redrive(id)
     if not in_flight(field.rid) then
       local stream = field.stream or STREAMS[2]
       if redis.call('XLEN', stream) >= tonumber(ARGV[1]) then return 'full' end
-      enqueue(stream, field.rid, field.op, field.body or '', field.client or '', '', '')
+      enqueue(stream, field.rid, field.op, field.body or '', field.client or '', '', '', '')
     end
     redis.call('DEL', result_key(field.rid))
   end

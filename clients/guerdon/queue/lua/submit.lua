@@ -1,6 +1,6 @@
 -- A client submits a request, for the first time or again.
 -- ARGV: request id, op, body, client, priority (0 or 1), ms until the deadline or '', most entries per stream,
---       serial of the submission within the client
+--       serial of the submission within the client, W3C traceparent or ''
 -- Returns 'answered', 'queued', or 'full'.
 
 local request_id, op, body, client = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -17,5 +17,5 @@ if state ~= 'missing' then return state end
 
 -- Work that nobody has done is never trimmed: the client has to wait.
 if redis.call('XLEN', stream) >= tonumber(ARGV[7]) then return 'full' end
-enqueue(stream, request_id, op, body, client, deadline, ARGV[8])
+enqueue(stream, request_id, op, body, client, deadline, ARGV[8], ARGV[9] or '')
 return 'queued'

@@ -3,7 +3,8 @@
 --       then stream and id of entries that this consumer has just been given by a blocking read
 -- Returns {waiting, entries}. `waiting` is 1 when an entry was left behind that this worker may take once it
 -- holds nothing: whatever it crashes must be its only victim. An entry is {stream, id, deliveries, alone,
--- request id, op, body, client, deadline, enqueued, ms left until the deadline or ''}.
+-- request id, op, body, client, deadline, enqueued, ms left until the deadline or '', ms since it was enqueued,
+-- traceparent}.
 
 local consumer, most = ARGV[1], tonumber(ARGV[2])
 local lease_ms, most_deliveries = ARGV[3], tonumber(ARGV[4])
@@ -65,7 +66,7 @@ local function admit(stream, entry, deliveries, alone)
   else
     local left_ms = deadline == '' and '' or as_text(deadline - now)
     taken[#taken + 1] = {stream, id, deliveries, alone, field.rid, field.op, field.body, field.client,
-                         deadline, field.enqueued, left_ms}
+                         deadline, field.enqueued, left_ms, as_text(now - field.enqueued), field.trace or ''}
   end
 end
 
