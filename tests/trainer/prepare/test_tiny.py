@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from guerdon_trainer import arithmetic
 from guerdon_trainer.prepare import TinyPolicy, tiny
@@ -92,3 +92,16 @@ def test_warm_up_never_sees_a_held_out_question() -> None:
     prompts = {tiny._example(TinyPolicy(), rng)[0] for _ in range(3000)}
     assert len(prompts) > 500
     assert not prompts & held_out
+
+
+def test_several_experts_make_a_mixture(tmp_path: Path) -> None:
+    config = TinyPolicy(experts=4, intermediate_size=96, warmup_steps=2, warmup_batch=4)
+    tiny.write(config, tmp_path, seed=0, progress=quiet)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert model.config.model_type == "mixtral"
+    assert (model.config.num_local_experts, model.config.num_experts_per_tok) == (4, 2)
+    assert model.config.sliding_window is None
+    # The tokenizer stays ours beside it.
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path)("6+0=").input_ids == tiny.build_tokenizer()("6+0=").input_ids
+    )

@@ -17,6 +17,8 @@ class TinyPolicy(BaseModel):
     key_value_heads: Annotated[int, Field(ge=1)] = 2
     intermediate_size: Annotated[int, Field(ge=8)] = 192
     context: Annotated[int, Field(ge=32)] = 128
+    #: Experts per layer, two of which each token visits; 1 is a dense model.
+    experts: Annotated[int, Field(ge=1)] = 1
     #: Fewest and most digits of the sums it is warmed up on.
     terms: tuple[int, int] = (3, 3)
     #: Share of carries that the warm-up teacher forgets.

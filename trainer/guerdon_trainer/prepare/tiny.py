@@ -1,4 +1,4 @@
-r"""A tiny policy built on the spot: a Llama of 100k parameters that has seen sloppy arithmetic.
+r"""A tiny policy built on the spot: a Llama of 100k parameters, or a Mixtral, that has seen sloppy arithmetic.
 
 Not a Qwen2, because AutoTokenizer replaces whatever tokenizer lies beside a Qwen2 by Qwen's own byte-level BPE.
 
@@ -10,11 +10,20 @@ like any other.
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from guerdon_trainer import arithmetic
 from guerdon_trainer.prepare.policies import TinyPolicy
@@ -43,26 +52,34 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(config: TinyPolicy, tokenizer: PreTrainedTokenizerFast, *, seed: int) -> LlamaForCausalLM:
+def build_model(config: TinyPolicy, tokenizer: PreTrainedTokenizerFast, *, seed: int) -> PreTrainedModel:
     """The untrained model; the same `seed` gives the same weights."""
-    model_config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=config.hidden_size,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        num_key_value_heads=config.key_value_heads,
-        intermediate_size=config.intermediate_size,
-        max_position_embeddings=config.context,
-        tie_word_embeddings=True,
-        pad_token_id=PAD_ID,
-        eos_token_id=EOS_ID,
-        bos_token_id=None,
-    )
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.key_value_heads,
+        "intermediate_size": config.intermediate_size,
+        "max_position_embeddings": config.context,
+        "tie_word_embeddings": True,
+        "pad_token_id": PAD_ID,
+        "eos_token_id": EOS_ID,
+        "bos_token_id": None,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(model_config)
+        model = _untrained(config.experts, shape)
     model.generation_config = GenerationConfig(eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=True)
     return model
+
+
+def _untrained(experts: int, shape: dict[str, Any]) -> PreTrainedModel:
+    if experts == 1:
+        return LlamaForCausalLM(LlamaConfig(**shape))
+    return MixtralForCausalLM(
+        MixtralConfig(**shape, num_local_experts=experts, num_experts_per_tok=2, sliding_window=None)
+    )
 
 
 def write(config: TinyPolicy, folder: Path, *, seed: int, progress: Callable[[str], None]) -> None:
@@ -80,7 +97,7 @@ def write(config: TinyPolicy, folder: Path, *, seed: int, progress: Callable[[st
 
 
 def warm_up(
-    model: LlamaForCausalLM,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     config: TinyPolicy,
     *,
