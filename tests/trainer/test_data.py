@@ -1,5 +1,6 @@
 """Every data source with real files, and the sentence that each mistake gets."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -210,3 +211,40 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_wrong_configuration_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         config(**fields)
+
+
+def test_json_and_compressed_lines_equal_jsonl(tmp_path: Path) -> None:
+    lines = jsonl(tmp_path / "q.jsonl", ROWS)
+    (tmp_path / "q.json").write_text(json.dumps(ROWS))
+    (tmp_path / "z").mkdir()
+    (tmp_path / "z" / "q.jsonl.gz").write_bytes(gzip.compress(lines.read_bytes()))
+    plain = load_questions(config(source="jsonl", path=lines))
+    assert load_questions(config(source="json", path=tmp_path / "q.json")) == plain
+    compressed = load_questions(config(source="jsonl", path=tmp_path / "z" / "q.jsonl.gz"))
+    assert [question.prompt for question in compressed] == [question.prompt for question in plain]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('[{"prompt": "a"},\n {"prompt" "b"}]', r"q\.json:2: no JSON: Expecting ':' delimiter at column 12"),
+        ('{"prompt": "a"}', r"q\.json: a list of objects was expected, not dict"),
+        ('[{"prompt": "a", "references": "b"}, 3]', r"q\.json: row 1: an object was expected, not int"),
+    ],
+)
+def test_a_wrong_json_file_is_named_with_its_line_or_row(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "q.json").write_text(text)
+    with pytest.raises(DataError, match=sentence):
+        load_questions(config(source="json", path=tmp_path / "q.json"))
+
+
+def test_rows_may_be_read_by_a_function_that_leaves_some_out(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "q.jsonl", ROWS)
+
+    def even(row: Any, place: str, index: int) -> Question | None:
+        assert place == f"{path}:{index + 1}"
+        return None if row["level"] % 2 else Question(str(index), row["prompt"], row["references"])
+
+    questions = load_questions(config(source="jsonl", path=path, prompt_template="{prompt}!"), even)
+    assert [question.id for question in questions] == ["0", "2", "4", "6", "8"]
+    assert questions[1].prompt == "2 + 2?!"

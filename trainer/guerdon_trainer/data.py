@@ -1,14 +1,15 @@
-"""Questions to train on: generated arithmetic, reasoning-gym, JSONL, Parquet, Hugging Face datasets.
+"""Questions to train on: generated arithmetic, reasoning-gym, JSONL, JSON, Parquet, Hugging Face datasets.
 
 `load_questions` gives the same list for the same configuration. A mistake in the configuration or in a file is a
 `DataError` that names the key, or the file and line, and what was probably meant.
 """
 
 import difflib
+import gzip
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -18,8 +19,10 @@ from guerdon.types import ChatMessage, CodeTask
 from guerdon_trainer import arithmetic
 from guerdon_trainer.questions import Question
 
-Source = Literal["arithmetic", "reasoning_gym", "jsonl", "parquet", "huggingface"]
+Source = Literal["arithmetic", "reasoning_gym", "jsonl", "json", "parquet", "huggingface"]
 Row = Mapping[str, Any]
+#: Makes a question of a row, the place it stands at and its number; None leaves the row out.
+ReadRow = Callable[[Row, str, int], Question | None]
 
 _INSTALL = "install guerdon-trainer[data]"
 _NAMED = re.compile(r"\{(\w+)\}")
@@ -46,9 +49,9 @@ class Fields(BaseModel):
 class DataConfig(BaseModel):
     """Where questions come from and how their prompts are written.
 
-    `name` is a reasoning-gym dataset, or a hub id or folder; `path` a JSONL or Parquet file. `size` takes that many
-    after shuffling with `seed`; generators make that many. `settings` go to the generator, or for Hugging Face to
-    `load_dataset`. In `prompt_template`, "{prompt}" stands for the prompt and "{{" for a brace.
+    `name` is a reasoning-gym dataset, or a hub id or folder; `path` a JSONL (also `.gz`), JSON or Parquet file.
+    `size` takes that many after shuffling with `seed`; generators make that many. `settings` go to the generator, or
+    for Hugging Face to `load_dataset`. In `prompt_template`, "{prompt}" stands for the prompt and "{{" for a brace.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,7 +70,7 @@ class DataConfig(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.source in ("jsonl", "parquet") and self.path is None:
+        if self.source in ("jsonl", "json", "parquet") and self.path is None:
             raise ValueError(f"path is missing: the {self.source} file")
         if self.source in ("reasoning_gym", "huggingface") and self.name is None:
             what = "a reasoning-gym dataset" if self.source == "reasoning_gym" else "a hub id or a folder"
@@ -79,8 +82,10 @@ class DataConfig(BaseModel):
         return self
 
 
-def load_questions(config: DataConfig) -> list[Question]:
+def load_questions(config: DataConfig, read_row: ReadRow | None = None) -> list[Question]:
     """All questions of a source, in an order that only the configuration decides.
+
+    `read_row` stands for `fields` where rows need more than a mapping of fields.
 
     Raises:
         DataError: see the message.
@@ -90,7 +95,7 @@ def load_questions(config: DataConfig) -> list[Question]:
     elif config.source == "reasoning_gym":
         questions = _reasoning_gym(config)
     else:
-        questions = _from_rows(config)
+        questions = _from_rows(config, read_row)
     if not questions:
         raise DataError(f"{_where(config)} has no rows")
     return [_written(question, config) for question in questions]
@@ -143,7 +148,7 @@ def _reasoning_gym(config: DataConfig) -> list[Question]:
 
     name, known = str(config.name), list(vars(reasoning_gym.factory)["DATASETS"])
     if name not in known:
-        raise DataError(f"name: reasoning-gym has no dataset {name!r}{_did_you_mean(name, known)}")
+        raise DataError(f"name: reasoning-gym has no dataset {name!r}{did_you_mean(name, known)}")
     try:
         dataset = reasoning_gym.create_dataset(
             name,
@@ -165,12 +170,11 @@ def _reasoning_gym(config: DataConfig) -> list[Question]:
     return questions
 
 
-def _from_rows(config: DataConfig) -> list[Question]:
-    readers = {"jsonl": _jsonl, "parquet": _parquet, "huggingface": _huggingface}
-    questions = [
-        _question(row, place, index, config)
-        for index, (place, row) in enumerate(readers[config.source](config))
-    ]
+def _from_rows(config: DataConfig, read_row: ReadRow | None) -> list[Question]:
+    readers = {"jsonl": _jsonl, "json": _json_array, "parquet": _parquet, "huggingface": _huggingface}
+    read = read_row or (lambda row, place, index: _question(row, place, index, config))
+    found = (read(row, place, index) for index, (place, row) in enumerate(readers[config.source](config)))
+    questions = [question for question in found if question is not None]
     _check_ids(questions, config)
     if config.size is not None:
         if config.size > len(questions):
@@ -191,7 +195,11 @@ def _jsonl(config: DataConfig) -> Iterator[tuple[str, Row]]:
     path = cast(Path, config.path)
     if not path.is_file():
         raise DataError(f"path: there is no file {path}")
-    with path.open(encoding="utf-8") as lines:
+    with (
+        gzip.open(path, "rt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open(encoding="utf-8") as lines
+    ):
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -204,6 +212,24 @@ def _jsonl(config: DataConfig) -> Iterator[tuple[str, Row]]:
             if not isinstance(row, dict):
                 raise DataError(f"{path}:{number}: an object was expected, not {type(row).__name__}")
             yield f"{path}:{number}", cast(Row, row)
+
+
+def _json_array(config: DataConfig) -> Iterator[tuple[str, Row]]:
+    path = cast(Path, config.path)
+    if not path.is_file():
+        raise DataError(f"path: there is no file {path}")
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as problem:
+        raise DataError(
+            f"{path}:{problem.lineno}: no JSON: {problem.msg} at column {problem.colno}"
+        ) from problem
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: a list of objects was expected, not {type(rows).__name__}")
+    for number, row in enumerate(cast("list[Any]", rows)):
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: row {number}: an object was expected, not {type(row).__name__}")
+        yield f"{path}: row {number}", cast(Row, row)
 
 
 def _parquet(config: DataConfig) -> Iterator[tuple[str, Row]]:
@@ -251,7 +277,7 @@ def _question(row: Row, place: str, index: int, config: DataConfig) -> Question:
 
 def _field(row: Row, name: str, role: str, place: str) -> Any:
     if name not in row:
-        raise DataError(f"{place}: no field {name!r} (fields.{role}){_did_you_mean(name, list(row))}")
+        raise DataError(f"{place}: no field {name!r} (fields.{role}){did_you_mean(name, list(row))}")
     value = row[name]
     if value is None:
         raise DataError(f"{place}: the field {name!r} is null")
@@ -293,7 +319,8 @@ def _where(config: DataConfig) -> str:
     return str(config.path or config.name or config.source)
 
 
-def _did_you_mean(name: str, known: list[str]) -> str:
+def did_you_mean(name: str, known: list[str]) -> str:
+    """The end of a sentence on an unknown name: the likely one, or those there are."""
     close = difflib.get_close_matches(name, known, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"

@@ -25,29 +25,39 @@ def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         RecipeError: no such recipe, or a key or value that does not fit; the message names it.
     """
-    raw = _read(_find(recipe))
-    raw.setdefault("name", Path(recipe).stem)
-    for override in overrides:
-        _apply(raw, override)
+    raw = read_recipe(recipe, overrides, RECIPES)
     # Where the run lies must be known before `${run}` can be replaced in the rest.
     run_folder = _validated(raw).run_folder
     return _validated(_substituted(raw, str(run_folder)))
 
 
-def recipe_names() -> list[str]:
-    """The recipes that come with the trainer."""
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+def recipe_names(folder: Path = RECIPES) -> list[str]:
+    """The recipes of a folder, by default those that come with the trainer."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def _find(recipe: str) -> Path:
-    named = RECIPES / f"{recipe}.yaml"
+def read_recipe(recipe: str, overrides: Sequence[str], folder: Path) -> dict[str, Any]:
+    """A YAML file, or one of `folder` by its name, with its overrides applied; nothing is checked yet.
+
+    Raises:
+        RecipeError: no such recipe, no YAML, or an override that does not fit.
+    """
+    raw = _read(_find(recipe, folder))
+    raw.setdefault("name", Path(recipe).stem)
+    for override in overrides:
+        _apply(raw, override)
+    return raw
+
+
+def _find(recipe: str, folder: Path) -> Path:
+    named = folder / f"{recipe}.yaml"
     if named.is_file():
         return named
     path = Path(recipe)
     if path.is_file():
         return path
     raise RecipeError(
-        f"no recipe {recipe!r}: it is no file, and the named ones are {', '.join(recipe_names())}"
+        f"no recipe {recipe!r}: it is no file, and the named ones are {', '.join(recipe_names(folder))}"
     )
 
 
