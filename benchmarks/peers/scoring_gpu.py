@@ -9,7 +9,7 @@ from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from guerdon_services.scoring import ScoredSequence
-from guerdon_services.scoring.packing import pack
+from guerdon.logprobs.packing import pack
 from peers.scoring_cases import described, process_case, reference_case
 from peers.scoring_sides import OURS, SIDES
 

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from guerdon.functional import aggregate_logprobs
+from guerdon.logprobs import attention, head
 from guerdon.types import ChatMessage, Sample
 from guerdon_services import models, scoring
-from guerdon_services.scoring import ScoredSequence, attention, head, token_batches, token_logprobs
+from guerdon_services.scoring import ScoredSequence, token_batches, token_logprobs
 
 
 @pytest.fixture(params=["tiny_llama", "tiny_qwen2"])
@@ -121,11 +122,11 @@ def test_equal_sequences_cost_what_one_costs(model: PreTrainedModel, monkeypatch
     rows: list[int] = []
     real = head.target_logprobs
 
-    def counted(model: nn.Module, hidden: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    def counted(model: nn.Module, hidden: Tensor, targets: Tensor, *others: float, **options: bool) -> Any:
         rows.append(len(targets))
-        return real(model, hidden, targets, temperature)
+        return real(model, hidden, targets, *others, **options)
 
-    monkeypatch.setattr("guerdon_services.scoring.engine.target_logprobs", counted)
+    monkeypatch.setattr("guerdon.logprobs.engine.target_logprobs", counted)
     # The same tokens cut elsewhere, and one that ends within another.
     one, cut, shorter = (
         ScoredSequence([1, 2, 3], [4, 5, 6]),

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from guerdon.logprobs import head
 from guerdon_services import models
-from guerdon_services.scoring import head
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def test_equals_log_softmax_with_and_without_gradients(
     targets = torch.tensor([0, 1, 2, 3, 4, 258, 7, 7])
     logits = cast(Any, model).lm_head(hidden) / temperature
     expected = torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0]
-    torch.testing.assert_close(head.target_logprobs(model, hidden, targets, temperature), expected)
+    torch.testing.assert_close(head.target_logprobs(model, hidden, targets, temperature)[0], expected)
     with torch.no_grad():
-        plain = head.target_logprobs(model, hidden, targets, temperature)
+        plain, _ = head.target_logprobs(model, hidden, targets, temperature)
     torch.testing.assert_close(plain, expected)
     assert torch.equal(hidden, kept)
 
@@ -37,7 +37,9 @@ def test_equals_log_softmax_with_and_without_gradients(
 def test_no_target_is_no_log_prob(model: PreTrainedModel) -> None:
     none = torch.empty(0, dtype=torch.long)
     with torch.no_grad():
-        assert head.target_logprobs(model, torch.empty(0, model.config.hidden_size), none, 1.0).shape == (0,)
+        assert head.target_logprobs(model, torch.empty(0, model.config.hidden_size), none, 1.0)[0].shape == (
+            0,
+        )
 
 
 def test_soft_capped_logits_are_honoured(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:

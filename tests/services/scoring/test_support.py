@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from guerdon.logprobs import attention, packs
 from guerdon_services import models, scoring
-from guerdon_services.scoring import ScoredSequence, attention
-from guerdon_services.scoring.support import packs
+from guerdon_services.scoring import ScoredSequence
 
 SEQUENCES = [ScoredSequence([5, 6, 7], [8, 9, 10, 11]), ScoredSequence([5, 6, 7], [8, 12])]
 
@@ -69,7 +69,7 @@ def test_another_kind_of_layer_is_not_packed() -> None:
 def test_a_model_whose_packed_row_differs_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = attention.packed_hidden_states
     monkeypatch.setattr(
-        "guerdon_services.scoring.support.packed_hidden_states",
+        "guerdon.logprobs.support.packed_hidden_states",
         lambda model, row: right(model, row) + torch.arange(len(row.ids))[:, None] * 0.01,
     )
     model = tiny("llama")

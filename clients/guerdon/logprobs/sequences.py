@@ -1,13 +1,7 @@
-"""What is scored: token ids, and what their logits are divided by."""
+"""What is scored: token ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import Field
-
-#: What logits may be divided by: quotients and their gradients stay within fp32.
-Temperature = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 For models that cannot take a packed row. Shape suffixes: B rows, L padded row length, D hidden size.
 """
 
+# pyright: standard
+
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guerdon_services.scoring.packing import Tail, pack, packed_batches, shared_prefix
+from guerdon.logprobs.packing import Tail, pack, packed_batches, shared_prefix
 
 # Few ids and short sequences: prefixes are shared all the time.
 IDS = st.lists(st.integers(0, 2), max_size=8)

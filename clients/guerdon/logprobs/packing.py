@@ -82,6 +82,14 @@ def packed_batches(sequences: Sequence[Sequence[int]], max_tokens: int) -> list[
     return batches
 
 
+def packed_size(sequences: Sequence[Sequence[int]]) -> int:
+    """Tokens of the row that `pack` makes of them."""
+    ordered = sorted(map(tuple, sequences))
+    return sum(
+        len(ids) - shared_prefix(before, ids) for before, ids in zip([(), *ordered], ordered, strict=False)
+    )
+
+
 def shared_prefix(first: tuple[int, ...], second: tuple[int, ...]) -> int:
     """How many ids both begin with."""
     low, high = 0, min(len(first), len(second))

@@ -1,19 +1,21 @@
 """Which models can be scored here, and which may be packed: both are tried on an example."""
 
+# pyright: standard
+
+import logging
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-import structlog
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from guerdon_services.scoring.attention import packed_hidden_states
-from guerdon_services.scoring.head import output_head
-from guerdon_services.scoring.packing import pack
-from guerdon_services.scoring.padding import padded_hidden_states
+from guerdon.logprobs.attention import packed_hidden_states
+from guerdon.logprobs.head import output_head
+from guerdon.logprobs.packing import pack
+from guerdon.logprobs.padding import padded_hidden_states
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 #: Two branches at different depths, one of them within a branch.
 _EXAMPLE = [(1, 2, 3, 4, 5, 6), (1, 2, 3, 7, 8), (1, 2, 3, 7, 9, 10, 11), (4, 3, 2)]
@@ -74,13 +76,13 @@ def _try(model: PreTrainedModel) -> bool:
             packed = [packed_ND[row.indices(index)] for index in range(len(example))]
             padded_BLD = padded_hidden_states(model, example)
     except (TypeError, NotImplementedError, ValueError, KeyError, AttributeError) as error:
-        _log.warning("prefixes are not shared: the model takes no packed row", model=name, error=str(error))
+        _log.warning("prefixes are not shared: %s takes no packed row (%s)", name, error)
         return False
     difference = max(
         _difference(row_LD, padded_BLD[index, : len(row_LD)]) for index, row_LD in enumerate(packed)
     )
     if difference > _ROUNDING.get(padded_BLD.dtype, 1e-3):
-        _log.warning("prefixes are not shared: a packed row differs", model=name, difference=difference)
+        _log.warning("prefixes are not shared: a packed row of %s differs by %.1e", name, difference)
         return False
     return True
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guerdon_services.scoring.padding import padded_batches
+from guerdon.logprobs.padding import padded_batches
 
 
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 100))
