@@ -47,6 +47,16 @@ class Groups:
         squares_B = self.sum((values_B - self.mean(values_B)).square())
         return (squares_B / (self.count_B - 1).clamp(min=1)).sqrt()
 
+    def uniform(self, values_B: Tensor) -> Tensor:
+        """Whether all valid responses of each response's group have exactly one value; true where none is valid."""
+        low_B, high_B = (
+            torch.where(self.valid_B, values_B, torch.full_like(values_B, empty))
+            for empty in (float("inf"), float("-inf"))
+        )
+        low_G = low_B.new_full((self.size,), float("inf")).scatter_reduce_(0, self.index_B, low_B, "amin")
+        high_G = high_B.new_full((self.size,), float("-inf")).scatter_reduce_(0, self.index_B, high_B, "amax")
+        return (low_G >= high_G)[self.index_B]
+
     def usable_only(self, advantages_B: Tensor) -> Tensor:
         """`advantages_B` with zeros where there is nothing to compare."""
         return torch.where(self.usable_B, advantages_B, torch.zeros_like(advantages_B))
@@ -68,3 +78,14 @@ def grouped(groups_B: Tensor, valid_B: Tensor, dtype: torch.dtype = torch.float3
     counts_G.index_add_(0, index_B, valid_B.to(dtype))
     count_B = counts_G[index_B]
     return Groups(index_B, len(names_G), valid_B, count_B, valid_B & (count_B >= 2))
+
+
+def group_rates(outcomes_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Tensor:
+    """The mean outcome of each response's group, NFT's r, shape (B,); 0 where there is nothing to compare.
+
+    Arguments are those of `grouped`; outcomes lie in [0, 1]. Uniform groups of fractions are 0 as well.
+    """
+    groups = grouped(groups_B, valid_B, outcomes_B.dtype)
+    outcomes_B = torch.where(groups.valid_B, outcomes_B, torch.zeros_like(outcomes_B))
+    rates_B = groups.usable_only(groups.mean(outcomes_B))
+    return torch.where(groups.uniform(outcomes_B), torch.zeros_like(rates_B), rates_B)

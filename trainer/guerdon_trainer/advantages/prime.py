@@ -5,10 +5,10 @@ Shape suffixes: B responses, T response tokens (padded right).
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from guerdon_trainer.advantages.groups import Groups, grouped
+from guerdon_trainer.advantages.returns import on_last_token, returns_to_go, whitened
 from guerdon_trainer.losses.base import masked, row_means
 
 
@@ -46,13 +46,12 @@ def prime_advantages(
     groups = grouped(groups_B, valid_B, token_rewards_BT.dtype)
     mask_BT = mask_BT.bool() & groups.usable_B[:, None]
     outcome_B = groups.usable_only(outcomes_B - groups.mean_of_others(outcomes_B))
-    returns_BT = outcome_weight * _returns_to_go(_on_last_token(outcome_B, mask_BT), gamma_outcome)
+    returns_BT = outcome_weight * returns_to_go(on_last_token(outcome_B, mask_BT), mask_BT, gamma_outcome)
     if process_weight != 0:
         filled = grouped(groups_B, groups.valid_B & mask_BT.any(-1), token_rewards_BT.dtype)
         process_BT = _process_term(masked(token_rewards_BT, mask_BT), mask_BT, filled, form)
-        returns_BT = returns_BT + process_weight * _returns_to_go(process_BT, gamma_process)
-    returns_BT = masked(returns_BT, mask_BT)
-    return _whitened(returns_BT, mask_BT) if whiten else returns_BT
+        returns_BT = returns_BT + process_weight * returns_to_go(process_BT, mask_BT, gamma_process)
+    return whitened(returns_BT, mask_BT) if whiten else returns_BT
 
 
 def _process_term(rewards_BT: Tensor, mask_BT: Tensor, filled: Groups, form: str) -> Tensor:
@@ -67,28 +66,3 @@ def _process_term(rewards_BT: Tensor, mask_BT: Tensor, filled: Groups, form: str
     else:
         raise ValueError(f"form {form!r} is neither paper nor released")
     return masked(centred_BT, mask_BT & filled.usable_B[:, None])
-
-
-def _on_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
-    left_BT = mask_BT.flip(-1).cumsum(-1).flip(-1)  # tokens from here on
-    return masked(values_B[:, None].expand(mask_BT.shape), mask_BT & (left_BT == 1))
-
-
-def _returns_to_go(rewards_BT: Tensor, gamma: float) -> Tensor:
-    """sum_{s >= t} gamma^(s-t) r_s along the last dimension; a gap in the mask holds zeros and is crossed."""
-    if gamma == 1.0:
-        return rewards_BT.flip(-1).cumsum(-1).flip(-1)
-    returns_BT = torch.zeros_like(rewards_BT)
-    running_B = rewards_BT.new_zeros(rewards_BT.shape[0])
-    for t in reversed(range(rewards_BT.shape[1])):
-        running_B = rewards_BT[:, t] + gamma * running_B
-        returns_BT[:, t] = running_B
-    return returns_BT
-
-
-def _whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Zero mean and unit (unbiased) variance over the mask; unchanged with fewer than two tokens."""
-    values = values_BT[mask_BT]
-    if len(values) < 2:
-        return values_BT
-    return masked((values_BT - values.mean()) * torch.rsqrt(values.var() + 1e-8), mask_BT)

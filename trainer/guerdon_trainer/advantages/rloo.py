@@ -3,6 +3,7 @@
 Shape suffixes: B responses.
 """
 
+import torch
 from torch import Tensor
 
 from guerdon_trainer.advantages.groups import grouped
@@ -14,4 +15,5 @@ def rloo_advantages(rewards_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Ten
     Arguments are those of `grpo_advantages`.
     """
     groups = grouped(groups_B, valid_B, rewards_B.dtype)
-    return groups.usable_only(rewards_B - groups.mean_of_others(rewards_B))
+    advantages_B = groups.usable_only(rewards_B - groups.mean_of_others(rewards_B))
+    return torch.where(groups.uniform(rewards_B), 0, advantages_B)

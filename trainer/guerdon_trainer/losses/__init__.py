@@ -5,8 +5,23 @@ its gradient to `tests/trainer/losses`.
 """
 
 from guerdon_trainer.losses.base import Loss
+from guerdon_trainer.losses.entropy import entropy_surrogate
 from guerdon_trainer.losses.gspo import gspo_loss
 from guerdon_trainer.losses.gspo_token import gspo_token_loss
+from guerdon_trainer.losses.kl import kl_estimate
+from guerdon_trainer.losses.nft import nft_loss
 from guerdon_trainer.losses.ppo_clip import ppo_clip_loss
+from guerdon_trainer.losses.reinforce import reinforce_loss
+from guerdon_trainer.losses.verifree import verifree_loss
 
-__all__ = ["Loss", "gspo_loss", "gspo_token_loss", "ppo_clip_loss"]
+__all__ = [
+    "Loss",
+    "entropy_surrogate",
+    "gspo_loss",
+    "gspo_token_loss",
+    "kl_estimate",
+    "nft_loss",
+    "ppo_clip_loss",
+    "reinforce_loss",
+    "verifree_loss",
+]

@@ -21,6 +21,32 @@ class Loss:
     count: Tensor
 
 
+@dataclass(frozen=True)
+class Clipped:
+    """A clipped surrogate, and where a bound took the gradient away."""
+
+    objective: Tensor
+    bound: Tensor
+
+
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, delta: float | None = None
+) -> Clipped:
+    """min(min(R, delta) A, clip(R, 1 - clip_low, 1 + clip_high) A), of any shape.
+
+    `delta`, where given, also bounds the ratio of a negative advantage (TRL's two-sided clipping).
+
+    Raises:
+        ValueError: `delta` is not greater than 1.
+    """
+    if delta is not None and delta <= 1:
+        raise ValueError(f"delta must be greater than 1, not {delta}")
+    held = ratio if delta is None else ratio.clamp(max=delta)
+    free, clipped = held * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
+    objective = torch.minimum(free, clipped)
+    return Clipped(objective, bound=objective != ratio * advantages)
+
+
 def bounded_exp(log_ratio: Tensor, *, bound: float) -> Tensor:
     """exp of a log-ratio whose value is held in [-bound, bound] while its gradient passes straight through.
 

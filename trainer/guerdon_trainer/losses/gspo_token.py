@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from guerdon_trainer.losses.aggregate import aggregate
-from guerdon_trainer.losses.base import Loss, bounded_exp, masked, row_means, share
+from guerdon_trainer.losses.base import Loss, bounded_exp, clipped_surrogate, masked, row_means, share
 from guerdon_trainer.losses.gspo import LOG_RATIO_BOUND
 
 
@@ -21,6 +21,7 @@ def gspo_token_loss(
     *,
     clip_low: float = 3e-4,
     clip_high: float = 4e-4,
+    delta: float | None = None,
     denominator: float | None = None,
 ) -> Loss:
     """The clipped objective with s_it = sg[s_i] * exp(lp_it - sg[lp_it]), token means averaged over sequences.
@@ -32,13 +33,11 @@ def gspo_token_loss(
     ratio_B = bounded_exp(log_ratio_B, bound=LOG_RATIO_BOUND)
     # Every token carries the value of its sequence's ratio and its own gradient.
     ratio_BT = ratio_B[:, None] * (logps_BT - logps_BT.detach()).exp()
-    clipped_BT = ratio_BT.clamp(1 - clip_low, 1 + clip_high)
-    advantages_BT = masked(advantages_BT, mask_BT)
-    losses_BT = -torch.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
+    clipped = clipped_surrogate(ratio_BT, masked(advantages_BT, mask_BT), clip_low, clip_high, delta)
     with torch.no_grad():
         metrics = {
             "ratio_mean": masked(ratio_BT, mask_BT).sum() / mask_BT.sum().clamp(min=1),
-            "clip_fraction": share(clipped_BT * advantages_BT < ratio_BT * advantages_BT, mask_BT),
+            "clip_fraction": share(clipped.bound, mask_BT),
         }
-    value = aggregate(losses_BT, mask_BT, "seq-mean-token-mean", denominator=denominator)
+    value = aggregate(-clipped.objective, mask_BT, "seq-mean-token-mean", denominator=denominator)
     return Loss(value=value, metrics=metrics, count=mask_BT.sum())
