@@ -33,9 +33,9 @@ from guerdon.types import (
     failed,
 )
 from guerdon_trainer.config import RunConfig, load_recipe
+from guerdon_trainer.groups import Group, Response
 from guerdon_trainer.prepare.tiny import build_tokenizer
 from guerdon_trainer.questions import Question
-from guerdon_trainer.rollouts import Group, Response
 
 #: What a call does instead of answering: a status for its items, or an exception.
 Fault = Status | Exception
@@ -88,6 +88,7 @@ class FakeService:
         options: Options | None = None,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> list[Result]:
         raise AssertionError("this service does not score")
 
@@ -200,6 +201,10 @@ class FakeRollout(FakeService):
 class FakeMath(FakeService):
     """1 when the response begins with a digit, else 0."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[str | None] = []
+
     async def score(
         self,
         samples: Sequence[Sample],
@@ -207,7 +212,9 @@ class FakeMath(FakeService):
         options: Options | None = None,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> list[Result]:
+        self.keys.append(key)
         fault = await self.fault()
         if fault is not None:
             return [failed(fault, "as told", id=sample.id) for sample in samples]
@@ -258,6 +265,7 @@ class FakeProcessReward(FakeService):
         options: Options | None = None,
         min_version: int | None = None,
         timeout_s: float | None = None,
+        key: str | None = None,
     ) -> list[Result]:
         fault = await self.fault()
         if fault is not None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from guerdon_trainer.batch import make_batch
-from guerdon_trainer.rollouts import Group, ProcessRewards
+from guerdon_trainer.groups import Group, ProcessRewards
 
 MakeGroup = Callable[..., Group]
 

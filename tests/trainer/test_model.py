@@ -7,10 +7,10 @@ from transformers import PreTrainedModel
 
 from guerdon import weights
 from guerdon_trainer.batch import Batch, make_batch
+from guerdon_trainer.groups import Group
 from guerdon_trainer.model import all_logprobs, load_policy, load_tokenizer, micro_batches, token_logprobs
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
-from guerdon_trainer.rollouts import Group
 from guerdon_trainer.weights import publish_policy
 
 

@@ -1,5 +1,3 @@
-from itertools import islice
-
 from guerdon_trainer.questions import PromptStream, Question, sampling_seed
 
 
@@ -10,17 +8,19 @@ def _questions(count: int) -> list[Question]:
 
 
 def test_each_epoch_asks_every_question_once_in_an_order_of_its_own() -> None:
-    stream = [question.id for _, question in islice(PromptStream(_questions(10), 0).start_at(0), 30)]
+    prompts = PromptStream(_questions(10), 0)
+    stream = [prompts.at(position).id for position in range(30)]
     epochs = [stream[:10], stream[10:20], stream[20:]]
     assert all(sorted(epoch) == sorted(f"q{n}" for n in range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
 def test_a_position_is_all_there_is_to_know() -> None:
-    whole = list(islice(PromptStream(_questions(7), 3).start_at(0), 40))
-    for position in (0, 1, 6, 7, 8, 20):
-        later = list(islice(PromptStream(_questions(7), 3).start_at(position), 12))
-        assert later == whole[position : position + 12]
+    prompts = PromptStream(_questions(7), 3)
+    whole = [prompts.at(position) for position in range(40)]
+    for position in (20, 0, 39, 6, 7, 8, 1):
+        assert prompts.at(position) == whole[position]
+        assert PromptStream(_questions(7), 3).at(position) == whole[position]
 
 
 def test_seeds_differ_by_everything_they_depend_on() -> None:

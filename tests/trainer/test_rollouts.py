@@ -1,33 +1,31 @@
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from guerdon.errors import InvalidRequest, Unavailable
-from guerdon.types import GenerateSample, Sampling, Status
+from guerdon.types import GenerateResult, GenerateSample, Sampling, Status
 from guerdon_trainer.config import RunConfig
+from guerdon_trainer.groups import Ask, Group, RolloutError
 from guerdon_trainer.questions import Question
-from guerdon_trainer.rollouts import Ask, Group, RolloutError, Rollouts
+from guerdon_trainer.rollouts import Rollouts
 from guerdon_trainer.service_stats import FailureBudgetExceeded, ServiceStats
 
 Make = Callable[..., RunConfig]
 RIGHT, WRONG = "1", "+"
 
 
-def _asks(count: int = 1000, version: int = 0) -> Iterator[Ask]:
+def _asks(count: int = 1000, oldest: int = 0) -> Iterator[Ask]:
     for position in range(count):
         question = Question(id=f"q{position}", prompt="1+2=", references=["3"], metadata=None, code=None)
-        yield Ask(position, question, Sampling(n=4, seed=position), version)
+        yield Ask(position, question, Sampling(n=4, seed=position), oldest)
 
 
 def _mixed(sample: GenerateSample) -> list[str]:
     """Every third prompt is answered uniformly: its group has nothing to teach."""
     return [RIGHT] * 4 if int(sample.id or 0) % 3 == 0 else [RIGHT, WRONG, RIGHT, WRONG]
-
-
-def _is_mixed(group: Group) -> bool:
-    return len({response.reward for response in group.responses if response.reward is not None}) > 1
 
 
 @pytest.fixture
@@ -40,31 +38,12 @@ def stats() -> ServiceStats:
     return ServiceStats()
 
 
-def test_the_batch_is_the_first_prompts_that_pass_whatever_finishes_first(
-    services: Any, make_config: Make, stats: ServiceStats
-) -> None:
-    with Rollouts(services.clients, make_config(), stats) as rollouts:
-        for _ in range(5):
-            groups = list(rollouts.groups(_asks(), 20, _is_mixed))
-            assert sorted(group.position for group in groups) == [n for n in range(30) if n % 3][:20]
-    assert services.rollout.closed
-
-
-def test_no_more_prompts_are_asked_than_the_batch_needs(
-    services: Any, make_config: Make, stats: ServiceStats
-) -> None:
-    asks = _asks()
-    with Rollouts(services.clients, make_config(), stats) as rollouts:
-        list(rollouts.groups(asks, 20, _is_mixed))
-    assert next(asks).position == 30
-
-
 def test_rewards_are_weighted_and_the_first_is_the_outcome(
     services: Any, make_config: Make, stats: ServiceStats
 ) -> None:
     config = make_config("rewards.0.weight=0.25")
     with Rollouts(services.clients, config, stats) as rollouts:
-        group = next(iter(rollouts.groups(_asks(), 1, _is_mixed)))
+        group = rollouts.all_groups(list(islice(_asks(), 1, 2)))[0]
     assert [response.outcome for response in group.responses] == [1, 0, 1, 0]
     assert [response.reward for response in group.responses] == [0.25, 0, 0.25, 0]
 
@@ -141,66 +120,78 @@ def test_a_group_that_could_not_be_sampled_costs_the_budget_what_was_asked(
             rollouts.all_groups(list(_asks(1)))
 
 
-def test_a_filter_that_nothing_passes_ends_at_the_refill_budget(
-    services: Any, make_config: Make, stats: ServiceStats
-) -> None:
-    with (
-        Rollouts(services.clients, make_config("rollout.refill_budget=3"), stats) as rollouts,
-        pytest.raises(RolloutError, match="only 0 of 12 groups passed the filter, and the batch needs 4"),
-    ):
-        list(rollouts.groups(_asks(), 4, lambda group: False))
-
-
-def test_a_batch_may_stay_smaller_when_the_recipe_says_so(
-    services: Any, make_config: Make, stats: ServiceStats
-) -> None:
-    config = make_config("rollout.refill_budget=1.5", "rollout.when_spent=train")
-    with Rollouts(services.clients, config, stats) as rollouts:
-        groups = list(rollouts.groups(_asks(), 8, lambda group: group.position in (2, 9, 11, 12)))
-        assert sorted(group.position for group in groups) == [2, 9, 11]
-        with pytest.raises(RolloutError, match="only 0 of 12 groups"):
-            list(rollouts.groups(_asks(), 8, lambda group: False))
-
-
-def test_only_so_many_groups_are_in_flight(services: Any, make_config: Make, stats: ServiceStats) -> None:
-    most = 0
-
-    def keep(group: Group) -> bool:
-        nonlocal most
-        most = max(most, services.rollout.calls - len(seen))
-        seen.append(group)
-        return True
-
-    seen: list[Group] = []
-    with Rollouts(services.clients, make_config("rollout.groups_in_flight=3"), stats) as rollouts:
-        assert len(list(rollouts.groups(_asks(), 20, keep))) == 20
-    assert most <= 3
-
-
-@pytest.mark.parametrize("served", [4, 6])
+@pytest.mark.parametrize("served", [4, 7])
 def test_rollouts_of_another_policy_are_refused(
     services: Any, make_config: Make, stats: ServiceStats, served: int
 ) -> None:
     services.rollout.version_served = served
-    with Rollouts(services.clients, make_config("failures.window=100"), stats) as rollouts:
-        groups = rollouts.all_groups(list(_asks(1, version=5)))
+    config = make_config("failures.window=100")
+    with Rollouts(services.clients, config, stats, policy_version=6) as rollouts:
+        groups = rollouts.all_groups(list(_asks(1, oldest=5)))
     assert groups[0].responses == []
     assert f"sampled by policy versions [{served}]" in stats.to_dict()["rollout"]["last_failure"]
 
 
-def test_older_rollouts_pass_within_the_allowed_age(
+@pytest.mark.parametrize("served", [5, 6])
+def test_a_group_says_which_version_sampled_it(
+    services: Any, make_config: Make, stats: ServiceStats, served: int
+) -> None:
+    services.rollout.version_served = served
+    with Rollouts(services.clients, make_config(), stats, policy_version=6) as rollouts:
+        groups = rollouts.all_groups(list(_asks(1, oldest=5)))
+    assert groups[0].policy_version == served
+
+
+def test_what_was_published_since_may_sample_what_waited(
     services: Any, make_config: Make, stats: ServiceStats
 ) -> None:
-    services.rollout.version_served = 4
+    services.rollout.version_served = 7
     with Rollouts(
-        services.clients, make_config("rollout.max_policy_age=1", "optimizer.old_logprobs=engine"), stats
+        services.clients, make_config("failures.pause_s=0.01"), stats, policy_version=6
     ) as rollouts:
-        groups = rollouts.all_groups(list(_asks(1, version=5)))
-    assert groups[0].policy_age == 1
+        services.rollout.faults.append(Status.OVERLOADED)
+        opened = rollouts.opened()
+        opened.ask(next(_asks(1, oldest=6)))
+        rollouts.policy_version = 7
+        assert opened.take(1).policy_version == 7
+
+
+def test_a_group_of_two_versions_is_asked_for_again(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    mixed = iter([[3, 3, 4, 4], [4, 4, 4, 4]])
+    generate = services.rollout.generate
+
+    async def across_a_reload(*args: Any, **options: Any) -> list[GenerateResult]:
+        [group] = await generate(*args, **options)
+        rollouts = [
+            one.model_copy(update={"model_version": version})
+            for one, version in zip(group.rollouts, next(mixed), strict=True)
+        ]
+        return [group.model_copy(update={"rollouts": rollouts})]
+
+    services.rollout.generate = across_a_reload
+    with Rollouts(services.clients, make_config(), stats, policy_version=4) as rollouts:
+        groups = rollouts.all_groups(list(_asks(1, oldest=3)))
+    assert groups[0].policy_version == 4
+    assert stats.to_dict()["rollout"]["retried"] == {"unavailable": 1}
+
+
+def test_scores_have_a_key_and_repetitions_have_none(
+    services: Any, make_config: Make, stats: ServiceStats
+) -> None:
+    services.rollout.version_served = 3
+    services.math.faults.extend([Status.INTERNAL_ERROR])
+    with Rollouts(services.clients, make_config(), stats, policy_version=3, key="run") as rollouts:
+        rollouts.all_groups(list(_asks(1)))
+    assert services.math.keys == ["run:3:0", None]
+    with Rollouts(services.clients, make_config(), stats, policy_version=3) as rollouts:
+        rollouts.all_groups(list(_asks(1)))
+    assert services.math.keys[2:] == [None]
 
 
 def _groups(rollouts: Rollouts) -> list[Group]:
-    return list(rollouts.groups(_asks(), 4, _is_mixed))
+    return rollouts.all_groups([ask for ask in _asks(6) if ask.position % 3])
 
 
 def test_process_rewards_are_one_request_repeated_under_its_id(

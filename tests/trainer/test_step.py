@@ -7,10 +7,10 @@ from torch import Tensor
 
 from guerdon_trainer.batch import Batch, make_batch
 from guerdon_trainer.config import RunConfig
+from guerdon_trainer.groups import Group, ProcessRewards
 from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
-from guerdon_trainer.rollouts import Group, ProcessRewards
 from guerdon_trainer.step import Learner, make_learner, optimise
 
 Make = Callable[..., RunConfig]

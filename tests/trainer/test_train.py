@@ -18,7 +18,7 @@ from guerdon_trainer.train import Run, train
 Make = Callable[..., RunConfig]
 
 #: What depends on the clock, or counts over all attempts.
-_TIMES = ("seconds", "tokens_per_s", "failures")
+_TIMES = ("seconds", "tokens_per_s", "failures", "wait_rollouts_fraction", "wait_rewards_fraction")
 
 
 class Stop(Exception):
@@ -160,6 +160,6 @@ def test_every_step_asks_for_the_policy_it_published(make_config: Make, make_ser
     _attempt(config, make_services(config.run_folder / "weights" / "policy"))
     rows = _rows(config)
     assert [row["policy_version"] for row in rows] == [1, 2, 3]
-    assert [row["policy_age"] for row in rows] == [0, 0, 0]
+    assert [(row["policy_age_max"], row["dropped_stale"]) for row in rows] == [(0, 0)] * 3
     # Engine and trainer agree on the log-probabilities of the sampled tokens.
     assert max(row["engine_mismatch_max"] for row in rows) < 1e-4

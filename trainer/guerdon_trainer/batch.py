@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from guerdon_trainer.rollouts import Group, ProcessRewards, Response
+from guerdon_trainer.groups import Group, ProcessRewards, Response
 
 _NOTHING = float("nan")
 

@@ -20,8 +20,9 @@ from guerdon_trainer.step import Learner
 class RunState:
     """Where a run stands. With the recipe it decides everything that follows.
 
-    `attempt` counts how often the run was started: with it a repeated step is a new update to the PRM, which returns
-    to `prm_version` first.
+    `attempt` counts the attempts that got to a checkpoint. A repeated step is a new update to the PRM, which returns to
+    `prm_version` first. Prompts before `position` are trained on, dropped by the filter, or `pending`: asked ahead, and
+    to be asked again.
     """
 
     run_id: str
@@ -30,6 +31,7 @@ class RunState:
     policy_version: int = 0
     prm_version: int = 0
     position: int = 0
+    pending: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

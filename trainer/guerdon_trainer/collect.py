@@ -1,90 +1,134 @@
-"""Fills a batch: which prompts are asked in a step, and which groups are worth training on."""
+"""Fills a batch: which prompts are asked, how far ahead, and which groups are worth training on."""
 
-import statistics
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from guerdon.types import Sampling
-from guerdon_trainer.advantages import keep_by_accuracy
-from guerdon_trainer.config import AccuracyFilter, RunConfig, SpreadFilter
+from guerdon_trainer.config import RunConfig
+from guerdon_trainer.groups import Ask, Group, RolloutError
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.questions import PromptStream, sampling_seed
-from guerdon_trainer.rollouts import Ask, Group, Rollouts
+from guerdon_trainer.rollouts import Rollouts
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The groups of one step in the order of their prompts: those kept for the batch, and all that were seen."""
+    """The groups of one step in the order of their prompts: those kept for the batch, and all that were seen.
+
+    `dropped_stale` groups more were too old to be trained on. `policy_version` is the version that will be. The prompts
+    of `pending` positions have been asked and not been trained on; `next_position` is the first that was not asked.
+    """
 
     kept: list[Group]
     seen: list[Group]
+    dropped_stale: int
+    policy_version: int
+    next_position: int
+    pending: list[int]
 
     @property
-    def next_position(self) -> int:
-        """Where the next step goes on in the prompt stream."""
-        return self.seen[-1].position + 1
+    def ages(self) -> list[int]:
+        """How many versions older than the trained policy the one is that sampled, for each group of the batch."""
+        return [self.policy_version - group.policy_version for group in self.kept]
 
 
-def collect(
-    rollouts: Rollouts,
-    prompts: PromptStream,
-    config: RunConfig,
-    *,
-    step: int,
-    position: int,
-    policy_version: int,
-    view: LiveView,
-) -> Collected:
-    """Stream groups from the services until `prompts_per_step` of them pass the filter."""
-    seen: list[Group] = []
-    kept: list[Group] = []
+class Collector:
+    """Asks prompts and gathers groups until a batch is full; what it asks ahead goes on while the batch is learned.
 
-    def keep(group: Group) -> bool:
-        seen.append(group)
-        return is_kept(group, config.filter)
+    With `rollout.ahead` 0 a batch consists of the first prompts whose groups pass the filter, whatever the order in
+    which they finish: a resumed run meets the same batch again. Above 0 it consists of the groups that finish first;
+    those too old by then are dropped, and their prompts asked again before new ones.
+    """
 
-    asks = _asks(prompts, config, step, position, policy_version)
-    wanted = config.rollout.prompts_per_step
-    for group in rollouts.groups(asks, wanted, keep):
-        kept.append(group)
-        view.progress(f"step {step}: {len(kept)} of {wanted} groups, {len(seen) - len(kept)} filtered out")
-    return Collected(_in_order(kept), _in_order(seen))
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        prompts: PromptStream,
+        config: RunConfig,
+        keep: Callable[[Group], bool],
+        view: LiveView,
+        *,
+        position: int = 0,
+        pending: Sequence[int] = (),
+    ) -> None:
+        self._rollouts = rollouts
+        self._prompts = prompts
+        self._config = config
+        self._keep = keep
+        self._view = view
+        self._opened = rollouts.opened()
+        self._position = position
+        self._again = deque(pending)
 
+    def collect(self, *, step: int, policy_version: int) -> Collected:
+        """The groups that train `policy_version` in `step`.
 
-def is_kept(group: Group, filter: AccuracyFilter | SpreadFilter | None) -> bool:
-    """Whether a group has something to teach; one without two rewarded responses never has."""
-    rewarded = [response for response in group.responses if response.reward is not None]
-    if len(rewarded) < 2:
-        return False
-    if isinstance(filter, SpreadFilter):
-        return statistics.pstdev(response.reward or 0.0 for response in rewarded) > filter.min_std
-    if isinstance(filter, AccuracyFilter):
-        outcomes_B = torch.tensor([response.outcome for response in rewarded])
-        one_group_B = torch.zeros(len(rewarded), dtype=torch.int64)
-        valid_B = torch.ones(len(rewarded), dtype=torch.bool)
-        return bool(
-            keep_by_accuracy(outcomes_B, one_group_B, valid_B, lower=filter.lower, upper=filter.upper)
+        Fewer than a batch come when the refill budget is spent and the recipe says `when_spent: train`.
+
+        Raises:
+            RolloutError: the refill budget is spent.
+            FailureBudgetExceeded: too many responses got no reward.
+        """
+        rollout = self._config.rollout
+        wanted = rollout.prompts_per_step
+        most = int(rollout.refill_budget * wanted)
+        kept: list[Group] = []
+        seen: list[Group] = []
+        dropped = 0
+        while len(kept) < wanted and len(seen) < most:
+            missing = min(wanted - len(kept), most - len(seen))
+            self._ask(missing + rollout.ahead * wanted, step, policy_version)
+            group = self._opened.take(missing)
+            if policy_version - group.policy_version > rollout.max_policy_age:
+                dropped += 1
+                self._again.append(group.position)
+                continue
+            seen.append(group)
+            if self._keep(group):
+                kept.append(group)
+            self._view.progress(
+                f"step {step}: {len(kept)} of {wanted} groups, {len(seen) - len(kept)} filtered out"
+            )
+        if len(kept) < wanted:
+            self._accept_partial(len(kept), len(seen))
+        pending = [*self._again, *self._opened.positions]
+        return Collected(_in_order(kept), _in_order(seen), dropped, policy_version, self._position, pending)
+
+    def _ask(self, most: int, step: int, policy_version: int) -> None:
+        """Ask prompts until `most` groups are open, within the recipe's limit."""
+        rollout = self._config.rollout
+        while len(self._opened) < min(most, rollout.groups_in_flight):
+            position = self._next()
+            question = self._prompts.at(position)
+            sampling = Sampling(
+                n=rollout.group_size,
+                max_new_tokens=rollout.max_new_tokens,
+                temperature=rollout.temperature,
+                top_p=rollout.top_p,
+                top_k=rollout.top_k,
+                stop=rollout.stop,
+                seed=sampling_seed(self._config.seed, step, question.id, position),
+            )
+            oldest = max(0, policy_version - rollout.max_policy_age)
+            self._opened.ask(Ask(position, question, sampling, oldest))
+
+    def _next(self) -> int:
+        if self._again:
+            return self._again.popleft()
+        self._position += 1
+        return self._position - 1
+
+    def _accept_partial(self, kept: int, seen: int) -> None:
+        """The refill budget is spent before the batch is full."""
+        rollout = self._config.rollout
+        if kept and rollout.when_spent == "train":
+            return
+        raise RolloutError(
+            f"only {kept} of {seen} groups passed the filter, and the batch needs {rollout.prompts_per_step}: "
+            f"rollout.refill_budget ({rollout.refill_budget:g} times the batch) is spent. "
+            f"{self._rollouts.explanation()}"
         )
-    return True
-
-
-def _asks(
-    prompts: PromptStream, config: RunConfig, step: int, position: int, policy_version: int
-) -> Iterator[Ask]:
-    rollout = config.rollout
-    for place, question in prompts.start_at(position):
-        sampling = Sampling(
-            n=rollout.group_size,
-            max_new_tokens=rollout.max_new_tokens,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            stop=rollout.stop,
-            seed=sampling_seed(config.seed, step, question.id, place),
-        )
-        yield Ask(place, question, sampling, policy_version)
 
 
 def _in_order(groups: list[Group]) -> list[Group]:

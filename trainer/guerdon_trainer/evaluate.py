@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from guerdon.types import Sampling
 from guerdon_trainer.config import RunConfig
+from guerdon_trainer.groups import Ask, Group
 from guerdon_trainer.questions import Question
-from guerdon_trainer.rollouts import Ask, Group, Rollouts
+from guerdon_trainer.rollouts import Rollouts
 
 
 @dataclass(frozen=True)

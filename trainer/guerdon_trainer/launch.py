@@ -12,10 +12,11 @@ from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.data import DataError
+from guerdon_trainer.groups import RolloutError
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.prepare import prepare_policy
 from guerdon_trainer.report import write_report
-from guerdon_trainer.rollouts import RolloutError, ServiceClient, connect
+from guerdon_trainer.rollouts import ServiceClient, connect
 from guerdon_trainer.run_folder import FolderRefused, RunFolder
 from guerdon_trainer.service_stats import FailureBudgetExceeded
 from guerdon_trainer.train import Run, train

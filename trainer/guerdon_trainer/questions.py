@@ -6,7 +6,7 @@ position in the stream says it all.
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -33,17 +33,17 @@ class PromptStream:
             raise ValueError("data holds no question")
         self._questions = questions
         self._seed = seed
+        self._epoch = -1
+        self._order: list[int] = []
 
-    def start_at(self, position: int) -> Iterator[tuple[int, Question]]:
-        """Positions and questions from `position` on."""
-        size = len(self._questions)
-        while True:
-            epoch = position // size
-            order = list(range(size))
-            random.Random(f"guerdon-epoch-{self._seed}-{epoch}").shuffle(order)
-            for index in order[position % size :]:
-                yield position, self._questions[index]
-                position += 1
+    def at(self, position: int) -> Question:
+        """The question at a position; fast for positions of the same epoch as the one before."""
+        epoch, place = divmod(position, len(self._questions))
+        if epoch != self._epoch:
+            self._order = list(range(len(self._questions)))
+            random.Random(f"guerdon-epoch-{self._seed}-{epoch}").shuffle(self._order)
+            self._epoch = epoch
+        return self._questions[self._order[place]]
 
 
 def sampling_seed(run_seed: int, step: int, question_id: str, position: int) -> int:

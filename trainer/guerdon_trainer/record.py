@@ -14,8 +14,8 @@ from guerdon_trainer.batch import Batch
 from guerdon_trainer.checkpoint import RunState
 from guerdon_trainer.collect import Collected
 from guerdon_trainer.evaluate import Evaluation
+from guerdon_trainer.groups import Group, ProcessRewards
 from guerdon_trainer.live import LiveView
-from guerdon_trainer.rollouts import Group, ProcessRewards
 from guerdon_trainer.run_folder import RunFolder, cut_after
 
 #: Responses per recorded group, and groups per step.
@@ -93,13 +93,25 @@ def step_row(
         "groups_seen": len(collected.seen),
         "groups_filtered": len(collected.seen) - len(collected.kept),
         "unrewarded": sum(response.reward is None for response in seen) + _without_process_reward(batch),
-        "policy_age": max(group.policy_age for group in collected.seen),
+        "dropped_stale": collected.dropped_stale,
+        "policy_age_mean": _mean(collected.ages),
+        "policy_age_max": max(collected.ages),
         "policy_version": state.policy_version,
         "prm_version": state.prm_version,
         "tokens_per_s": sum(lengths) / times["seconds"],
         **times,
+        **_wait_fractions(times),
         **({} if process is None else {f"prm/{name}": value for name, value in process.metrics.items()}),
         "failures": {service: counts for service, counts in failures.items() if counts},
+    }
+
+
+def _wait_fractions(times: dict[str, float]) -> dict[str, float]:
+    """Which share of the step went by waiting: what sampling and scoring ahead did not hide."""
+    rewards_s = times["wait_rewards_s"] + times.get("wait_process_s", 0.0)
+    return {
+        "wait_rollouts_fraction": times["wait_rollouts_s"] / times["seconds"],
+        "wait_rewards_fraction": rewards_s / times["seconds"],
     }
 
 

@@ -38,7 +38,11 @@ _CURVES: dict[str, list[tuple[str, str]]] = {
         ("tokens_per_s", "response tokens per second"),
         ("groups_filtered", "groups filtered out"),
         ("unrewarded", "responses without reward"),
-        ("policy_age", "age of the sampling policy, versions"),
+        ("wait_rollouts_fraction", "share of the step spent waiting for rollouts"),
+        ("wait_rewards_fraction", "share of the step spent waiting for rewards"),
+        ("policy_age_mean", "age of the sampling policy, mean, versions"),
+        ("policy_age_max", "age of the sampling policy, largest, versions"),
+        ("dropped_stale", "groups dropped as too old"),
     ],
 }
 

@@ -95,11 +95,12 @@ class ServiceCalls:
         self,
         service: str,
         items: Sequence[ItemT],
-        call: Callable[[list[ItemT]], Awaitable[list[AnswerT]]],
+        call: Callable[[list[ItemT], int], Awaitable[list[AnswerT]]],
         failure: Callable[[ItemT, Status, str], AnswerT],
     ) -> list[AnswerT]:
         """Call with all items, then with those that failed retryably; one answer per item, in order.
 
+        `call(items, attempt)` counts its attempts from 0.
         A call that fails as a whole gives each of its items the answer `failure(item, status, reason)`.
         """
         answers: dict[int, AnswerT] = {}
@@ -110,7 +111,7 @@ class ServiceCalls:
             batch = [items[index] for index in remaining]
             started = time.monotonic()
             try:
-                results = await call(batch)
+                results = await call(batch, attempt)
             except ServiceFailure as error:
                 results = [failure(item, error.status, str(error)) for item in batch]
             self._stats.round_trip(service, time.monotonic() - started)

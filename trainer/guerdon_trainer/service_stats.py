@@ -2,11 +2,11 @@
 
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from guerdon.types import Status
 from guerdon_trainer.config import FailureConfig
@@ -43,7 +43,7 @@ class ServiceStats:
     def __init__(self, saved: dict[str, Any] | None = None) -> None:
         self._lock = threading.Lock()
         self._services: dict[str, ServiceCounts] = {}
-        self._clock = _PhaseClock()
+        self._waits = _WaitClock()
         for name, counts in (saved or {}).items():
             self._services[name] = ServiceCounts(
                 final=Counter(counts["final"]),
@@ -73,20 +73,31 @@ class ServiceStats:
             self._of(service).latencies_ms.append(seconds * 1000)
 
     @contextmanager
-    def phase(self, name: Literal["sampling", "scoring"]) -> Iterator[None]:
-        """Within it one group more is being sampled or scored."""
+    def scoring(self) -> Iterator[None]:
+        """Within it one group more is being scored."""
         with self._lock:
-            self._clock.move(name, 1)
+            self._waits.move(scoring=1)
         try:
             yield
         finally:
             with self._lock:
-                self._clock.move(name, -1)
+                self._waits.move(scoring=-1)
+
+    @contextmanager
+    def waiting(self, missing: int) -> Iterator[None]:
+        """Within it the training thread waits for so many groups."""
+        with self._lock:
+            self._waits.move(missing=missing)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waits.move(missing=-missing)
 
     def take_waits(self) -> dict[str, float]:
-        """Seconds since the last call in which groups were sampled, and in which only rewards were missing."""
+        """Seconds since the last call in which training waited for rollouts, and for nothing but rewards."""
         with self._lock:
-            return self._clock.take()
+            return self._waits.take()
 
     def failures(self) -> dict[str, dict[str, int]]:
         """Final failures by service and status."""
@@ -116,25 +127,28 @@ def _plain(counts: ServiceCounts, latencies: bool) -> dict[str, Any]:
     return {**plain, "p50_ms": counts.percentile_ms(0.5), "p99_ms": counts.percentile_ms(0.99)}
 
 
-class _PhaseClock:
-    """Splits time into sampling (any group still sampled) and waiting for rewards (groups only scored)."""
+class _WaitClock:
+    """Splits the time in which training waits: for rewards when every group it waits for is being scored already."""
 
     def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
+        self._scoring = 0
+        self._missing = 0
         self._since = time.monotonic()
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._seconds = {"wait_rollouts_s": 0.0, "wait_rewards_s": 0.0}
 
-    def move(self, name: str, change: int) -> None:
+    def move(self, *, scoring: int = 0, missing: int = 0) -> None:
         now = time.monotonic()
-        phase = next((phase for phase in ("sampling", "scoring") if self._open[phase]), "idle")
-        self._seconds[phase] += now - self._since
+        if self._missing:
+            name = "wait_rewards_s" if self._scoring >= self._missing else "wait_rollouts_s"
+            self._seconds[name] += now - self._since
         self._since = now
-        self._open[name] += change
+        self._scoring += scoring
+        self._missing += missing
 
     def take(self) -> dict[str, float]:
-        self.move("idle", 0)
-        taken, self._seconds = self._seconds, defaultdict(float)
-        return {"wait_rollouts_s": taken["sampling"], "wait_rewards_s": taken["scoring"]}
+        self.move()
+        taken, self._seconds = self._seconds, dict.fromkeys(self._seconds, 0.0)
+        return taken
 
 
 class FailureBudget:

@@ -12,16 +12,18 @@ import torch
 from guerdon_trainer import checkpoint
 from guerdon_trainer.batch import Batch, make_batch
 from guerdon_trainer.checkpoint import RunState
-from guerdon_trainer.collect import Collected, collect
+from guerdon_trainer.collect import Collected, Collector
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.data import load_questions
 from guerdon_trainer.evaluate import evaluate
+from guerdon_trainer.filters import GroupFilter
+from guerdon_trainer.groups import ProcessRewards
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.model import load_policy, load_tokenizer
 from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.questions import PromptStream
 from guerdon_trainer.record import Recorder, step_row
-from guerdon_trainer.rollouts import ProcessRewards, Rollouts, ServiceClient
+from guerdon_trainer.rollouts import Rollouts, ServiceClient
 from guerdon_trainer.run_folder import RunFolder
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.step import make_learner, optimise
@@ -31,19 +33,20 @@ from guerdon_trainer.weights import publish_policy
 def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> RunState:
     """Train until the recipe's last step."""
     with (
-        Rollouts(clients, run.config, run.stats) as rollouts,
+        run.rollouts(clients) as rollouts,
         Recorder(run.folder, None if run.is_new else run.state.step, view) as record,
     ):
         run.greet(rollouts)
         if run.is_new:
             run.begin(rollouts, record)
+        collector = run.collector(rollouts)
         while run.state.step < run.config.training.steps:
-            collected = run.collect(rollouts)
+            collected = run.collect(collector)
             process = run.process_rewards(rollouts, collected)
             batch = make_batch(collected.kept, process).to(run.device)
             learned = run.learn(batch)
             run.advance(collected, process)
-            run.publish()
+            run.publish(rollouts)
             record.step(run.row(collected, batch, process, learned))
             record.rollouts(run.state.step, collected.kept, process)
             run.evaluate_if_due(rollouts, record)
@@ -74,7 +77,9 @@ class Run:
         self.state, self.stats = self._resume()
         self.is_new = self.state.attempt == 0
         self._timer = Timer()
-        self.publish()
+        # Names this attempt: a step that is repeated is a new update to the PRM, also when no checkpoint came between.
+        self._attempt_id = uuid.uuid4().hex[:8]
+        self._publish()
 
     def _resume(self) -> tuple[RunState, ServiceStats]:
         found = checkpoint.latest(self.folder.checkpoints)
@@ -84,9 +89,16 @@ class Run:
         self._view.message(f"resuming from {found.path}")
         return replace(found.state, attempt=found.state.attempt + 1), ServiceStats(found.services)
 
+    def rollouts(self, clients: Mapping[str, ServiceClient]) -> Rollouts:
+        """The services as this run asks them."""
+        # On policy a version's weights are the same in every attempt. Asking ahead, its number alone says less.
+        on_policy = self.config.rollout.ahead == 0
+        key = self.state.run_id if on_policy else f"{self.state.run_id}.{self._attempt_id}"
+        return Rollouts(clients, self.config, self.stats, policy_version=self.state.policy_version, key=key)
+
     def greet(self, rollouts: Rollouts) -> None:
         """Make sure that every service answers before the first prompt is asked."""
-        answers = rollouts.greet()
+        answers = rollouts.greet(count=self.is_new)
         names = ", ".join(f"{name} {info.scorer_version}" for name, info in answers.items())
         self._view.message(f"{len(answers)} services answer: {names}")
 
@@ -96,19 +108,23 @@ class Run:
         self._evaluate(rollouts, record)
         self._save()
 
-    def collect(self, rollouts: Rollouts) -> Collected:
-        """The groups of the next step."""
-        self._timer = Timer()
-        self.stats.take_waits()  # those of an evaluation in between belong to no step
-        return collect(
+    def collector(self, rollouts: Rollouts) -> Collector:
+        """What fills batches, from where the run stands in the prompt stream."""
+        return Collector(
             rollouts,
             self._prompts,
             self.config,
-            step=self.state.step + 1,
+            GroupFilter(self.config).keep,
+            self._view,
             position=self.state.position,
-            policy_version=self.state.policy_version,
-            view=self._view,
+            pending=self.state.pending,
         )
+
+    def collect(self, collector: Collector) -> Collected:
+        """The groups of the next step."""
+        self._timer = Timer()
+        self.stats.take_waits()  # those of an evaluation in between belong to no step
+        return collector.collect(step=self.state.step + 1, policy_version=self.state.policy_version)
 
     def process_rewards(self, rollouts: Rollouts, collected: Collected) -> ProcessRewards | None:
         """Token rewards from the PRM, which also learns; None when the recipe has no process reward."""
@@ -118,7 +134,7 @@ class Run:
         with self._timer.of("wait_process_s"):
             return rollouts.process_rewards(
                 collected.kept,
-                request_id=f"{self.state.run_id}.{self.state.attempt}.{self.state.step + 1}",
+                request_id=f"{self.state.run_id}.{self._attempt_id}.{self.state.step + 1}",
                 base_version=self.state.prm_version,
             )
 
@@ -137,14 +153,15 @@ class Run:
             policy_version=self.state.policy_version + 1,
             prm_version=self.state.prm_version if process is None else process.version,
             position=collected.next_position,
+            pending=collected.pending,
         )
 
-    def publish(self) -> None:
+    def publish(self, rollouts: Rollouts) -> None:
         """Hand the current weights to the services."""
+        # Told before: a service may sample with them before the call below returns.
+        rollouts.policy_version = self.state.policy_version
         with self._timer.of("publish_s"):
-            publish_policy(
-                self.learner.model, self._tokenizer, self.folder.weights, self.state.policy_version
-            )
+            self._publish()
 
     def row(
         self, collected: Collected, batch: Batch, process: ProcessRewards | None, learned: dict[str, float]
@@ -175,6 +192,9 @@ class Run:
             policy_version=self.state.policy_version,
         )
         record.evaluation(evaluation, groups)
+
+    def _publish(self) -> None:
+        publish_policy(self.learner.model, self._tokenizer, self.folder.weights, self.state.policy_version)
 
     def _save(self) -> None:
         checkpoint.save(

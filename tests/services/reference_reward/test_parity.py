@@ -16,8 +16,8 @@ from guerdon_services.reference_reward.settings import ReferenceRewardOptions, R
 from guerdon_services.runtime.scorer import ScoreJob
 from guerdon_trainer import model as trainer_model
 from guerdon_trainer.batch import make_batch
+from guerdon_trainer.groups import Group, Response
 from guerdon_trainer.questions import Question
-from guerdon_trainer.rollouts import Group, Response
 
 PROMPT = "What is 3+4?\n"
 RESPONSES = [

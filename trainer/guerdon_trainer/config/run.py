@@ -38,7 +38,7 @@ class RunConfig(Section):
     advantage: AdvantageConfig = GrpoConfig()
     loss: LossConfig = GspoConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
-    filter: FilterConfig | None = SpreadFilter()
+    filter: FilterConfig = [SpreadFilter()]
     training: TrainingConfig = TrainingConfig()
     failures: FailureConfig = FailureConfig()
     #: What `guerdon run` starts; `guerdon train` uses services that run already.
@@ -80,6 +80,10 @@ class RunConfig(Section):
     def _old_logprobs_fit_the_age(self) -> Self:
         if self.rollout.max_policy_age and self.optimizer.old_logprobs == "recompute":
             raise ValueError("rollout.max_policy_age above 0 needs optimizer.old_logprobs engine")
+        if self.rollout.ahead > self.rollout.max_policy_age:
+            raise ValueError(
+                "rollout.ahead above rollout.max_policy_age: groups would be too old when their step comes"
+            )
         return self
 
     @model_validator(mode="after")

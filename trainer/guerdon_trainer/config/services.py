@@ -25,7 +25,11 @@ class RolloutConfig(Section):
     refill_budget: Annotated[float, Field(ge=1)] = 8.0
     #: What to do when they are spent. error: end the run. train: go on with the groups there are, if any.
     when_spent: Literal["error", "train"] = "error"
-    #: Responses sampled by a policy older than this many versions are asked for again.
+    #: Steps whose prompts are asked in advance, so that they are sampled and scored while the policy learns. 0 is
+    #: strictly on policy: only then does an interrupted run go on exactly as it would have.
+    ahead: Annotated[int, Field(ge=0)] = 0
+    #: Groups whose policy is older than this many versions when they would be trained on, the time in queues
+    #: included, are dropped and asked for again.
     max_policy_age: Annotated[int, Field(ge=0)] = 0
 
 

@@ -1,0 +1,133 @@
+"""What a step is made of: prompts that are asked, the groups that come back, and what services are told of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from guerdon.types import GenerateResult, Result, Rollout, Sample, Sampling, Status
+from guerdon_trainer.config import RewardConfig
+from guerdon_trainer.questions import Question
+
+
+class RolloutError(RuntimeError):
+    """A step cannot be completed; the message says what the services answered."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One prompt to sample a group for. `position` in the prompt stream orders the groups of a batch.
+
+    `oldest` is the oldest policy version that may sample it.
+    """
+
+    position: int
+    question: Question
+    sampling: Sampling
+    oldest: int
+
+
+@dataclass(frozen=True)
+class Response:
+    """One rollout with what each outcome service said of it.
+
+    `outcome` is its correctness, the first outcome reward; `reward` the weighted sum of all, None when any has
+    no value.
+    """
+
+    id: str
+    rollout: Rollout
+    results: dict[str, Result]
+    outcome: float | None
+    reward: float | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The responses to one prompt, all of one policy version; empty when sampling failed for good.
+
+    `policy_version` is the one that sampled; of an empty group, the newest at that time.
+    """
+
+    position: int
+    question: Question
+    prompt_token_ids: list[int]
+    responses: list[Response]
+    policy_version: int = 0
+
+
+@dataclass(frozen=True)
+class ProcessRewards:
+    """Token rewards by response id (absent where the PRM gave none), its version afterwards and its metrics."""
+
+    tokens: dict[str, list[float]]
+    version: int
+    metrics: dict[str, float]
+
+
+def of_one_version(result: GenerateResult, oldest: int, newest: int) -> GenerateResult:
+    """The result, or a retryable failure when a rollout is too old, too new, or the group is mixed."""
+    versions = {rollout.model_version for rollout in result.rollouts}
+    if len(versions) <= 1 and all(oldest <= version <= newest for version in versions):
+        return result
+    reason = f"sampled by policy versions {sorted(versions)}, wanted one of {oldest} to {newest}"
+    return GenerateResult(id=result.id, status=Status.UNAVAILABLE, reason=reason)
+
+
+def sample_of(ask: Ask, generated: GenerateResult, number: int) -> Sample:
+    """What an outcome service is given to score of response `number`."""
+    rollout, question = generated.rollouts[number], ask.question
+    return Sample(
+        id=f"{ask.position}/{number}",
+        prompt=question.prompt,
+        prompt_token_ids=generated.prompt_token_ids,
+        response=rollout.response,
+        response_token_ids=rollout.token_ids,
+        references=question.references,
+        group=str(ask.position),
+        code=question.code,
+        metadata=question.metadata,
+    )
+
+
+def judged(rewards: Sequence[RewardConfig], id: str, rollout: Rollout, results: Sequence[Result]) -> Response:
+    """A response with one result per outcome reward."""
+    by_service = {reward.service: result for reward, result in zip(rewards, results, strict=True)}
+    values = [result.value for result in results if result.value is not None]
+    total = None
+    if len(values) == len(results):
+        total = sum(reward.weight * value for reward, value in zip(rewards, values, strict=True))
+    return Response(id, rollout, by_service, outcome=results[0].value, reward=total)
+
+
+def labelled(group: Group, response: Response) -> Sample:
+    """What a PRM is given to score, and to learn from where it has an outcome."""
+    # Where any reward is missing the response takes no part: its outcome must teach the PRM nothing either.
+    return Sample(
+        id=response.id,
+        prompt=group.question.prompt,
+        prompt_token_ids=group.prompt_token_ids,
+        response=response.rollout.response,
+        response_token_ids=response.rollout.token_ids,
+        references=group.question.references,
+        outcome=None if response.reward is None else response.outcome,
+        group=str(group.position),
+    )
+
+
+def token_rewards_of(samples: Sequence[Sample], results: Sequence[Result]) -> dict[str, list[float]]:
+    """Token rewards by sample id, checked to belong to the sampled tokens.
+
+    Raises:
+        RolloutError: they belong to other tokens.
+    """
+    rewards: dict[str, list[float]] = {}
+    for sample, result in zip(samples, results, strict=True):
+        if result.status is not Status.OK:
+            continue
+        if result.token_ids != sample.response_token_ids or len(result.token_rewards) != len(
+            result.token_ids
+        ):
+            raise RolloutError(
+                f"the token rewards of response {sample.id} belong to other tokens than were sampled"
+            )
+        rewards[str(sample.id)] = result.token_rewards
+    return rewards
