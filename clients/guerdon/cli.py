@@ -31,6 +31,7 @@ from rich.table import Table
 from guerdon.client import Client
 from guerdon.codec import decode, describe
 from guerdon.errors import GuerdonError, InvalidRequest
+from guerdon.tracing import export_spans
 from guerdon.types import (
     GenerateRequest,
     Message,
@@ -93,6 +94,7 @@ def score(
     """Score a response, or a file of samples; prints one JSON result a line."""
     if (file is None) == (response is None):
         _usage("give either --response or --file")
+    export_spans("guerdon score")
     with _sentences():
         if file is None:
             samples = [Sample(prompt=prompt, response=response, references=reference or [])]

@@ -13,8 +13,10 @@ from typing import Any, Self, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
+from guerdon import tracing
 from guerdon._answers import built, check_answers, check_id
 from guerdon._retries import Attempts
+from guerdon._urls import without_credentials
 from guerdon.errors import InternalError
 from guerdon.transports import Operation, Streamed, open_transport
 from guerdon.types import (
@@ -74,6 +76,7 @@ class AsyncClient:
         retries: int = 3,
     ) -> None:
         self._transport = open_transport(url, service=service, token=token)
+        self._shown = without_credentials(url)
         self._timeout_s = timeout_s
         self._retries = retries
 
@@ -217,7 +220,9 @@ class AsyncClient:
         async def attempt(left_s: float) -> M:
             return await self._transport.call(operation, request, response, left_s, key)
 
-        return await self._attempts(attempt, timeout_s).run()
+        items = len(getattr(request, "samples", ()))
+        with tracing.call_span(operation, self._shown, items) as span, tracing.current(span):
+            return await self._attempts(attempt, timeout_s).run()
 
     async def _stream(
         self,
@@ -232,22 +237,25 @@ class AsyncClient:
             stream = self._transport.stream(operation, request, kind, left_s, key)
             return stream, await anext(stream, None)
 
-        attempts = self._attempts(attempt, timeout_s)
-        stream, item = await attempts.run()
-        missing = set(range(len(samples)))
-        try:
-            while item is not None:
-                if item.index not in missing:
-                    raise InternalError(f"the service answered sample {item.index}, which was not awaited")
-                missing.remove(item.index)
-                check_id(item.index, samples[item.index], item.result)
-                yield item.index, item
-                item = await anext(stream, None)
-        finally:
-            await stream.aclose()
-        if missing:
-            listed = ", ".join(str(index) for index in sorted(missing)[:_LISTED])
-            raise InternalError(f"the stream ended without {len(missing)} results (samples {listed} ...)")
+        attempts, missing = self._attempts(attempt, timeout_s), set(range(len(samples)))
+        with tracing.call_span(operation, self._shown, len(samples)) as span:
+            with tracing.current(span):
+                stream, item = await attempts.run()
+            try:
+                while item is not None:
+                    if item.index not in missing:
+                        raise InternalError(
+                            f"the service answered sample {item.index}, which was not awaited"
+                        )
+                    missing.remove(item.index)
+                    check_id(item.index, samples[item.index], item.result)
+                    yield item.index, item
+                    item = await anext(stream, None)
+            finally:
+                await stream.aclose()
+            if missing:
+                listed = ", ".join(str(index) for index in sorted(missing)[:_LISTED])
+                raise InternalError(f"the stream ended without {len(missing)} results (samples {listed} ...)")
 
     def _attempts(
         self, attempt: Callable[[float], Coroutine[Any, Any, T]], timeout_s: float | None

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from guerdon import weights
+from guerdon._urls import without_credentials
 
 log = logging.getLogger("guerdon.stores")
 
@@ -100,7 +100,7 @@ class Store:
             fsspec: Any = import_module("fsspec")
         except ImportError as error:
             raise StoreError(f"{url}: pip install 'guerdon[remote]' to use weights at a URL") from error
-        self.shown = _without_credentials(url)
+        self.shown = without_credentials(url)
         try:
             # What was listed a moment ago says nothing about a writer elsewhere.
             self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
@@ -310,8 +310,3 @@ def _alone(folder: Path) -> Generator[bool]:
 def _sha256(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

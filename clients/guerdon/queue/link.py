@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, cast
-from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -26,6 +25,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from guerdon._urls import without_credentials
 from guerdon.errors import GuerdonError, InternalError, Overloaded, Unauthorized, Unavailable
 
 #: Milliseconds that a blocking read waits. Short, so that ending never has to cancel one: a cancelled read may
@@ -114,12 +114,6 @@ def prefix(service: str) -> str:
     return f"{{{service}}}:"
 
 
-def without_password(url: str) -> str:
-    """The URL as it may be shown."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
 @dataclass(frozen=True)
 class _Call:
     script: str
@@ -131,7 +125,7 @@ class Link:
     """Runs the queue's scripts for one service. Belongs to the event loop that first uses it."""
 
     def __init__(self, url: str, service: str) -> None:
-        self.url = without_password(url)
+        self.url = without_credentials(url)
         self._prefix = prefix(service)
         self._scripts = SCRIPTS
         # redis-py's own retries would hide an outage for minutes, and repeat what must not be repeated.

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 import grpc
 import grpc.aio
 
-from guerdon import codec
+from guerdon import codec, tracing
 from guerdon.errors import (
     GuerdonError,
     InternalError,
@@ -66,7 +66,7 @@ class GrpcTransport:
         method = cast(Any, self._open()).unary_unary(_UNARY[operation])
         body = codec.encode(request) if request else b""
         try:
-            answer = await method(body, timeout=timeout_s, metadata=self._metadata)
+            answer = await method(body, timeout=timeout_s, metadata=self._call_metadata())
         except grpc.aio.AioRpcError as error:
             raise _failure(error, operation, self._target) from error
         return _decode(response, answer)
@@ -76,7 +76,7 @@ class GrpcTransport:
     ) -> AsyncGenerator[M, None]:
         """One server-streaming call; see `Transport.stream`."""
         method = cast(Any, self._open()).unary_stream(_STREAMING[operation])
-        call = method(codec.encode(request), timeout=timeout_s, metadata=self._metadata)
+        call = method(codec.encode(request), timeout=timeout_s, metadata=self._call_metadata())
         answers: AsyncIterator[bytes] = aiter(call)
         try:
             while (answer := await _next(answers, operation, self._target)) is not None:
@@ -88,6 +88,9 @@ class GrpcTransport:
         """Close the channel."""
         if self._channel is not None:
             await self._channel.close()
+
+    def _call_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (*self._metadata, *tracing.carrier().items())
 
     def _open(self) -> grpc.aio.Channel:
         # A channel belongs to the event loop that is running when it is made.

@@ -10,6 +10,8 @@ import httpx
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from guerdon import tracing
+from guerdon._urls import without_credentials
 from guerdon.codec import describe
 from guerdon.errors import (
     GuerdonError,
@@ -72,7 +74,7 @@ class HttpTransport:
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         self._url = url.rstrip("/")
-        self._shown = _without_credentials(url)
+        self._shown = without_credentials(url)
         with _mapped(self._shown):
             httpx.URL(url)
         self._client = httpx.AsyncClient(
@@ -144,7 +146,7 @@ class HttpTransport:
     def _request(
         self, operation: Operation, request: Message | None, timeout_s: float, *, accept: str
     ) -> httpx.Request:
-        url, headers = f"{self._url}/v1/{operation}", {"Accept": accept}
+        url, headers = f"{self._url}/v1/{operation}", {"Accept": accept} | tracing.carrier()
         if request is None or isinstance(request, VersionsRequest):
             asked = request.model_dump(exclude_none=True) if request else {}
             return self._client.build_request("GET", url, headers=headers, params=asked)
@@ -167,11 +169,6 @@ class HttpTransport:
             quoted = answer.text[:_QUOTED].strip()
             problem = Problem(title=answer.reason_phrase, detail=f"HTTP {answer.status_code}: {quoted}")
         return _error(answer.status_code, problem, answer.headers.get("Retry-After", ""))
-
-
-def _without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _mounts(url: str) -> dict[str, httpx.AsyncBaseTransport | None]:

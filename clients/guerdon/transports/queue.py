@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
-from guerdon import codec
+from guerdon import codec, tracing
 from guerdon.errors import (
     GuerdonError,
     InternalError,
@@ -68,7 +68,8 @@ class QueueTransport:
                 results[index] = result
             return response.model_validate({"results": results})
         body = codec.encode(request) if request else b""
-        reply = await (await self._producer.submit(operation, body, deadline_s=timeout_s))
+        trace = tracing.carrier().get("traceparent", "")
+        reply = await (await self._producer.submit(operation, body, deadline_s=timeout_s, trace=trace))
         if reply.status is not Status.OK:
             raise _ERRORS[reply.status](reply.reason)
         try:
@@ -101,8 +102,10 @@ class QueueTransport:
         if not bodies:
             return
         ids = [_request_id(key, operation, index, body) for index, body in enumerate(bodies)]
+        # Read here: whoever asks for the next result may do so in another context.
+        trace = tracing.carrier().get("traceparent", "")
         first = await self._producer.submit(
-            operation, bodies[0], request_id=ids[0], deadline_s=deadline.left_s
+            operation, bodies[0], request_id=ids[0], deadline_s=deadline.left_s, trace=trace
         )
         slots = asyncio.Semaphore(_CONCURRENT_SUBMISSIONS)
         kind = Result if isinstance(request, ScoreRequest) else GenerateResult
@@ -112,7 +115,7 @@ class QueueTransport:
             try:
                 if index == 0:
                     return index, _result(kind, await first, id)
-                future = await self._submit(operation, bodies[index], ids[index], deadline, slots)
+                future = await self._submit(operation, bodies[index], ids[index], deadline, slots, trace)
                 return index, _result(kind, await future, id)
             except ServiceFailure as error:
                 return index, kind(id=id, status=error.status, reason=str(error))
@@ -134,6 +137,7 @@ class QueueTransport:
         request_id: str | None,
         deadline: Deadline,
         slots: asyncio.Semaphore,
+        trace: str,
     ) -> asyncio.Future[Reply]:
         # The rest of this batch is already queued: its end waits for room, or for Redis, rather than undo that.
         while True:
@@ -141,7 +145,12 @@ class QueueTransport:
                 async with slots:
                     left_s = deadline.left_s
                     return await self._producer.submit(
-                        operation, body, request_id=request_id, deadline_s=left_s, patience_s=left_s
+                        operation,
+                        body,
+                        request_id=request_id,
+                        deadline_s=left_s,
+                        patience_s=left_s,
+                        trace=trace,
                     )
             except Overloaded as error:
                 if error.retry_after_s >= deadline.left_s:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 #: Weight of the newest batch in the running estimate of items per second.
 _RATE_WEIGHT = 0.2
+#: Items of a slow or failed batch that one line of the log names.
+_NAMED = 16
 #: An item that waits for something to come is tried again after so many seconds.
 _AGAIN_S = 0.05
 
@@ -50,14 +52,15 @@ class _Ran(Generic[ResultT]):
 class Batcher(Generic[JobT, ResultT]):
     """The waiting line of one operation.
 
-    `operation` runs in a thread of `lane` with at most `limits().max_items` jobs and returns one result per
-    job; `version` is read in the same thread right after it. An item whose job, result and seconds in line
+    `operation`, called `name`, runs in a thread of `lane` with at most `limits().max_items` jobs and returns one
+    result per job; `version` is read in the same thread right after it. An item whose job, result and seconds in line
     `again` says yes to stands in line once more a moment later; meanwhile others run. `refresh` is called in
-    the thread before each batch that continues no request.
+    the thread before each batch that continues no request. Batches that take longer than `slow_s` seconds are logged.
     """
 
     def __init__(
         self,
+        name: str,
         operation: Callable[[Sequence[JobT]], Sequence[ResultT]],
         result_type: type[ResultT],
         *,
@@ -67,7 +70,9 @@ class Batcher(Generic[JobT, ResultT]):
         metrics: OperationMetrics,
         again: Callable[[JobT, ResultT, float], bool] = lambda job, result, waited_s: False,
         refresh: Callable[[], None] = lambda: None,
+        slow_s: float = 0.0,
     ) -> None:
+        self._name = name
         self._operation = operation
         self._result_type = result_type
         self._lane = lane
@@ -76,6 +81,7 @@ class Batcher(Generic[JobT, ResultT]):
         self._metrics = metrics
         self._again = again
         self._refresh = refresh
+        self._slow_s = slow_s
         #: Requests with both answered and unanswered items, where they are kept whole.
         self._begun: set[Submission[ResultT]] = set()
         self._line: deque[_Item[JobT, ResultT]] = deque()
@@ -194,16 +200,23 @@ class Batcher(Generic[JobT, ResultT]):
         jobs = [item.job for item in batch]
         ran = await self._lane.run(self._call, jobs, refresh)
         exec_s = time.monotonic() - started
+        self._tell(batch, started, exec_s)
         all_wait = isinstance(ran, NotReady) and not isinstance(ran, OutOfMemory)
         if isinstance(ran, BaseException) and not all_wait and len(batch) > 1:
             self._measure(len(batch), exec_s)
             if not isinstance(ran, Unscorable):
-                log.warning("batch failed, running its items one by one", items=len(batch), exc_info=ran)
+                log.warning(
+                    "batch failed, running its items one by one",
+                    operation=self._name,
+                    items=len(batch),
+                    samples=_named(batch),
+                    exc_info=ran,
+                )
             for item in batch:
                 if not item.submission.resolved(item.index):
                     await self._run([item])
             return
-        values = self._failures(ran, len(batch)) if isinstance(ran, BaseException) else ran.results
+        values = self._failures(ran, batch) if isinstance(ran, BaseException) else ran.results
         version = None if isinstance(ran, BaseException) else ran.model_version
         answered, parked = 0, list[_Item[JobT, ResultT]]()
         for item, value in zip(batch, values, strict=True):
@@ -235,15 +248,37 @@ class Batcher(Generic[JobT, ResultT]):
         except BaseException as error:
             return error
 
-    def _failures(self, error: BaseException, count: int) -> Sequence[Failure]:
+    def _tell(self, batch: list[_Item[JobT, ResultT]], started: float, exec_s: float) -> None:
+        """Traces say which batches a request was in, the log which ones were slow."""
+        origins = {id(item.submission): (item.submission.origin, item.admitted) for item in batch}
+        for origin, admitted in origins.values():
+            if origin is not None:
+                origin.executed(exec_s, started - admitted, len(batch))
+        if self._slow_s and exec_s > self._slow_s:
+            log.warning(
+                "slow batch",
+                operation=self._name,
+                exec_ms=round(1000 * exec_s),
+                items=len(batch),
+                tokens=sum(item.tokens for item in batch),
+                samples=_named(batch),
+            )
+
+    def _failures(self, error: BaseException, batch: list[_Item[JobT, ResultT]]) -> Sequence[Failure]:
         if isinstance(error, Unscorable):
             failure = Failure(Status.INVALID_INPUT, str(error))
         elif isinstance(error, NotReady):
             failure = Failure(Status.UNAVAILABLE, str(error))
         else:
             failure = Failure(Status.INTERNAL_ERROR, _describe(error))
-            log.error("item failed", reason=failure.reason, exc_info=error)
-        return [failure] * count
+            log.error(
+                "item failed",
+                operation=self._name,
+                reason=failure.reason,
+                samples=_named(batch),
+                exc_info=error,
+            )
+        return [failure] * len(batch)
 
     def _watch(
         self, submission: Submission[ResultT], items: list[_Item[JobT, ResultT]], timeout_s: float | None
@@ -316,6 +351,10 @@ class Batcher(Generic[JobT, ResultT]):
 
 class _WrongResults(Exception):
     """The service broke the contract of one result per job."""
+
+
+def _named(batch: Sequence[_Item[Any, Any]]) -> list[dict[str, str | None]]:
+    return [item.submission.named(item.index) for item in batch[:_NAMED]]
 
 
 def _describe(error: BaseException) -> str:

@@ -40,6 +40,9 @@ StuckAfterS = Annotated[
 ExitWhenStuck = Annotated[
     bool, typer.Option("--exit-when-stuck", help="End the process when a batch or the event loop is stuck.")
 ]
+SlowS = Annotated[
+    float, typer.Option(help="Seconds of execution after which a batch's items are logged as slow; 0: never.")
+]
 ReadyFile = Annotated[Path | None, typer.Option(help="JSON file to write once the doors listen: http, grpc.")]
 LogFormat = Annotated[str, typer.Option(help="auto (JSON unless on a terminal), json or console.")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
@@ -65,6 +68,7 @@ def serve(
     max_deliveries: MaxDeliveries = 5,
     stuck_after_s: StuckAfterS = 900.0,
     exit_when_stuck: ExitWhenStuck = False,
+    slow_s: SlowS = 30.0,
     ready_file: ReadyFile = None,
     log_format: LogFormat = "auto",
     log_level: LogLevel = "info",

@@ -227,8 +227,9 @@ class Dispatcher:
             jobs,
             lambda index, outcome: stamping.result(scorer, ids[index], outcome),
             timeout_s,
-            tokens,
-            places,
+            tokens=tokens,
+            places=places,
+            ids=ids,
         )
 
     async def _same(
@@ -268,6 +269,7 @@ class Dispatcher:
             jobs,
             lambda index, outcome: stamping.generation(self.service, ids[index], outcome),
             timeout_s,
+            ids=ids,
         )
 
     async def begin_update(
@@ -283,6 +285,7 @@ class Dispatcher:
             [request],
             lambda _, outcome: stamping.update(self.service, request.request_id, request.samples, outcome),
             timeout_s,
+            ids=[request.request_id],
         )
 
     async def _submit(
@@ -291,6 +294,8 @@ class Dispatcher:
         jobs: Sequence[JobT | Failure],
         stamp: Callable[[int, Outcome[AnswerT]], AnswerT],
         timeout_s: float | None,
+        *,
+        ids: Sequence[str | None],
         tokens: Callable[[JobT], int] | None = None,
         places: duplicates.Places | None = None,
     ) -> Submission[AnswerT]:
@@ -299,7 +304,7 @@ class Dispatcher:
             operation.metrics.items[answer.status].inc()
             return answer
 
-        submission = Submission(len(jobs), finish, places)
+        submission = Submission(len(jobs), finish, places, ids)
         if places is not None:
             jobs = [jobs[place[0]] for place in places]
         sized = [job if isinstance(job, Failure) else (job, 0) for job in jobs]
@@ -350,6 +355,7 @@ class Dispatcher:
     ) -> _Operation[JobT, AnswerT]:
         metrics = self._metrics.operation(name)
         batcher = Batcher(
+            name,
             run,
             result_type,
             lane=self.lane,
@@ -358,6 +364,7 @@ class Dispatcher:
             metrics=metrics,
             again=self._awaits_version,
             refresh=self.service.refresh if isinstance(self.service, Versioned) else lambda: None,
+            slow_s=self._settings.slow_s,
         )
         return _Operation(batcher, metrics)
 

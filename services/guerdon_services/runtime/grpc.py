@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from guerdon import errors
 from guerdon.types import Message
-from guerdon_services.runtime import problem
+from guerdon_services.runtime import origin, problem
 from guerdon_services.runtime.auth import TokenGuard
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.metrics import Metrics
@@ -28,6 +28,9 @@ Context = Any  # grpc.aio.ServicerContext is generic in ways that say nothing he
 #: The parts of grpc and its extensions that have no usable types.
 _grpc: Any = grpc
 _health: Any = health
+
+#: Outcomes that a trace shows as errors, as it does HTTP's 5xx.
+_OUR_FAULT = frozenset({"internal", "unavailable", "timeout"})
 
 _OPEN_METHODS = "/grpc.health.v1.Health/"
 
@@ -171,6 +174,9 @@ class _Handlers:
     @asynccontextmanager
     async def _answering(self, name: str, context: Context) -> AsyncGenerator[None]:
         """Turns refusals into status codes. A deadline or a client that leaves cancels what runs inside."""
+        metadata = dict[str, str](context.invocation_metadata() or ())
+        came = origin.begin_call("grpc", metadata)
+        context.set_trailing_metadata(((origin.REQUEST_ID, came.request_id),))
         outcome = "ok"
         try:
             yield
@@ -186,6 +192,7 @@ class _Handlers:
             await _abort(context, errors.InternalError(f"{type(error).__name__}: {error}"))
         finally:
             self._metrics.requests.labels("grpc", name, outcome).inc()
+            came.end(f"grpc {name}", outcome, failed=outcome in _OUR_FAULT)
 
 
 _NAMES = {
@@ -197,7 +204,9 @@ _NAMES = {
 
 async def _abort(context: Context, error: errors.GuerdonError) -> None:
     seconds = problem.retry_after_s(error)
-    trailing = () if seconds is None else (("retry-after", str(seconds)),)
+    wait = () if seconds is None else (("retry-after", str(seconds)),)
+    # What was set before would be lost otherwise.
+    trailing = (*(context.trailing_metadata() or ()), *wait)
     await context.abort(problem.grpc_code(error), str(error), trailing)
 
 

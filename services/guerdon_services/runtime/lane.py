@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -130,7 +131,8 @@ class Lane:
     def _start(self, line: Line) -> None:
         self._free -= 1
         fresh = not line.half_done
-        task = asyncio.get_running_loop().create_task(line.run(line.take(), fresh=fresh))
+        # A batch belongs to many requests: its log must not bear the name of the one that set it off.
+        task = asyncio.get_running_loop().create_task(line.run(line.take(), fresh=fresh), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

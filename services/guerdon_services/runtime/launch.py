@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from guerdon import tracing
 from guerdon_services.runtime import logs, process
 from guerdon_services.runtime.scorer import AnyService, ScorerSettings
 from guerdon_services.runtime.settings import RuntimeSettings, parse_address
@@ -84,6 +85,7 @@ def service_settings(settings_type: type[SettingsT], assignments: Sequence[str])
 def run(service: AnyService, settings: RuntimeSettings) -> int:
     """Serve until a signal; the exit code."""
     logs.configure(settings.log_format, settings.log_level, service.name)
+    tracing.export_spans(f"guerdon-{service.name}")
     return process.run(service, settings)
 
 

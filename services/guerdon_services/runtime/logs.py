@@ -7,16 +7,19 @@ from typing import Literal
 import structlog
 from structlog.typing import Processor
 
+from guerdon_services.runtime import origin
+
 
 def configure(log_format: Literal["auto", "json", "console"], level: str, service: str) -> None:
     """Send structlog's events and those of the standard library (uvicorn, grpc, the queue) the same way.
 
-    "auto" means colours on a terminal and JSON elsewhere. Every line carries the name of the service.
+    "auto" means colours on a terminal and JSON elsewhere. Every line carries the name of the service, and the id of
+    the request in whose task it was written.
     """
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
 
     def named(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        return {"service": service, **event}
+        return {"service": service, **origin.log_fields(), **event}
 
     shared: list[Processor] = [
         named,

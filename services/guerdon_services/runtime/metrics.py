@@ -8,6 +8,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from guerdon.queue import QueueStats
 from guerdon.types import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -50,8 +51,15 @@ class Metrics:
         self.worker_entries = self._counter(
             "worker_entries_total", "Queue entries answered, by status, and those handed back", ["status"]
         )
-        self.queue_entries = self._gauge("queue_entries", "Entries: queued, pending, dead", ["state"])
-        self.queue_oldest_seconds = self._gauge("queue_oldest_seconds", "Age of the oldest unanswered entry")
+        self.worker_wait_seconds = self._histogram(
+            "worker_wait_seconds", "Submission of a queue entry until it was taken here", _SECONDS, []
+        )
+        self.worker_redeliveries = self._counter(
+            "worker_redeliveries_total", "Queue entries taken that another worker died over, or hung"
+        )
+        self._queue_entries = self._gauge("queue_entries", "Entries: queued, pending, dead", ["state"])
+        self._queue_oldest_seconds = self._gauge("queue_oldest_seconds", "Age of the oldest unanswered entry")
+        self._queue_workers = self._gauge("queue_workers", "Live workers of the queue")
         by_operation = ["operation"]
         self._items = self._counter("items_total", "Items answered, by status", ["operation", "status"])
         self._cancelled = self._counter(
@@ -75,6 +83,13 @@ class Metrics:
             items={status: self._items.labels(name, status.value) for status in Status},
         )
 
+    def queue_seen(self, stats: QueueStats) -> None:
+        """Publish a look at the whole queue."""
+        for state, count in (("queued", stats.queued), ("pending", stats.pending), ("dead", stats.dead)):
+            self._queue_entries.labels(state).set(count)
+        self._queue_oldest_seconds.set(stats.oldest_ms / 1000)
+        self._queue_workers.set(stats.workers)
+
     def refused(self, door: str, operation: str, outcome: str) -> None:
         """Count a request that a door refused before anything read it."""
         # What strangers ask for must not become labels.
@@ -91,7 +106,7 @@ class Metrics:
     def _gauge(self, name: str, documentation: str, labels: Sequence[str] = ()) -> Gauge:
         return Gauge(f"guerdon_{name}", documentation, labels, registry=self.registry)
 
-    def _histogram(self, name: str, documentation: str, buckets: Sequence[float]) -> Histogram:
-        return Histogram(
-            f"guerdon_{name}", documentation, ["operation"], buckets=buckets, registry=self.registry
-        )
+    def _histogram(
+        self, name: str, documentation: str, buckets: Sequence[float], labels: Sequence[str] = ("operation",)
+    ) -> Histogram:
+        return Histogram(f"guerdon_{name}", documentation, labels, buckets=buckets, registry=self.registry)

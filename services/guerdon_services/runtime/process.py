@@ -20,6 +20,7 @@ from guerdon_services.runtime.grpc import GrpcDoor
 from guerdon_services.runtime.health import Health, State
 from guerdon_services.runtime.http import build_app
 from guerdon_services.runtime.metrics import Metrics
+from guerdon_services.runtime.origin import HttpOrigins
 from guerdon_services.runtime.scorer import AnyService
 from guerdon_services.runtime.settings import Address, RuntimeSettings
 from guerdon_services.runtime.watchdog import Watchdog
@@ -85,7 +86,7 @@ class Process:
                 self.dispatcher, self.metrics, guard, self.health, body_s=settings.client_patience_s
             )
             self._web = WebServer(
-                app,
+                HttpOrigins(app),
                 tls,
                 refused=lambda outcome: self.metrics.refused("http", "other", outcome),
                 head_s=settings.client_patience_s,

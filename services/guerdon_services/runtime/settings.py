@@ -71,6 +71,8 @@ class RuntimeSettings(BaseModel):
     #: Seconds without a sign of life after which a batch, or the event loop, counts as stuck; 0 means never.
     stuck_after_s: Annotated[float, Field(ge=0)] = 900.0
     exit_when_stuck: bool = False
+    #: Seconds of execution after which the items of a batch are logged as slow; 0 means never.
+    slow_s: Annotated[float, Field(ge=0)] = 30.0
     ready_file: Path | None = None
     log_format: Literal["auto", "json", "console"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from guerdon.types import Status
+from guerdon_services.runtime import origin
 
 ResultT = TypeVar("ResultT")
 
@@ -36,7 +37,8 @@ class Submission(Generic[ResultT]):
     """The results of one request, filled in by the batcher as batches end.
 
     `finish(index, outcome)` turns an outcome into the final result, exactly once per item. Every item gets a
-    result, except after `cancel`. Where items are the same, `places` says which ones each outcome is for.
+    result, except after `cancel`. Where items are the same, `places` says which ones each outcome is for. `ids` are
+    the clients' own names of the items.
     """
 
     def __init__(
@@ -44,10 +46,14 @@ class Submission(Generic[ResultT]):
         count: int,
         finish: Callable[[int, Outcome[ResultT]], ResultT],
         places: Sequence[Sequence[int]] | None = None,
+        ids: Sequence[str | None] = (),
     ) -> None:
         self._places = [(index,) for index in range(count)] if places is None else places
         self._results: list[ResultT | None] = [None] * count
         self._missing = count
+        self._ids = ids
+        #: The request whose items these are.
+        self.origin = origin.current()
         self._finish = finish
         self._fresh: list[int] = []
         self._news = asyncio.Event()
@@ -65,6 +71,14 @@ class Submission(Generic[ResultT]):
     def count(self) -> int:
         """How many outcomes it waits for in all."""
         return len(self._places)
+
+    def named(self, index: int) -> dict[str, str | None]:
+        """What the log calls outcome number `index`."""
+        item = self._places[index][0]
+        return {
+            "request_id": self.origin.request_id if self.origin else None,
+            "id": self._ids[item] if item < len(self._ids) else None,
+        }
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, when the last item has its result or the request is cancelled."""

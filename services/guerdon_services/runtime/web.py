@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from guerdon_services.runtime.connection import Connection, quiet
 from guerdon_services.runtime.settings import Address
@@ -33,7 +33,7 @@ class WebServer:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
         tls: tuple[Path, Path] | None = None,
         *,
         refused: Callable[[str], None],

@@ -9,6 +9,7 @@ import structlog
 from guerdon import errors
 from guerdon.queue import Consumer, Entry, Reply, stats
 from guerdon.types import Message, Status
+from guerdon_services.runtime import origin
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.health import QueueState
 from guerdon_services.runtime.metrics import Metrics
@@ -21,6 +22,8 @@ log = structlog.get_logger(__name__)
 #: Seconds between attempts to join a queue that cannot be reached, and between two looks at its length.
 _RETRY_S = 1.0
 _LOOK_EVERY_S = 5.0
+#: Statuses that a trace shows as errors.
+_OUR_FAULT = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.INTERNAL_ERROR})
 #: Seconds that handing work back may take when the process ends.
 _LEAVE_S = 5.0
 
@@ -118,11 +121,15 @@ class Worker:
     async def _look(self) -> None:
         """Publish the queue's length, and notice when Redis goes away and comes back."""
 
+        dead: int | None = None
+
         async def look() -> None:
+            nonlocal dead
             seen = await stats(self._url, self._queue_name)
-            for name, count in (("queued", seen.queued), ("pending", seen.pending), ("dead", seen.dead)):
-                self._metrics.queue_entries.labels(name).set(count)
-            self._metrics.queue_oldest_seconds.set(seen.oldest_ms / 1000)
+            self._metrics.queue_seen(seen)
+            if dead is not None and seen.dead > dead:
+                log.warning("dead letters", new=seen.dead - dead, dead=seen.dead)
+            dead = seen.dead
 
         while not self._stopping.is_set():
             try:
@@ -134,18 +141,35 @@ class Worker:
             await self._unless_stopping(asyncio.sleep(_LOOK_EVERY_S))
 
     async def _handle(self, entry: Entry) -> None:
+        came = self._receive(entry)
+        name = f"queue {entry.op if entry.op in self._natives or entry.op in self._asked else 'other'}"
         try:
-            reply = await self._reply(entry)
+            status, reply = await self._reply(entry)
         except (asyncio.CancelledError, errors.Unavailable):
             # Draining, and it has not started or takes too long: another worker will take it.
             self._unstarted.append(entry)
+            came.end(name, "released")
             return
+        self._metrics.worker_entries.labels(status.value).inc()
+        came.end(name, status.value, failed=status in _OUR_FAULT)
         try:
             await self._consumer.complete(entry, reply)
         except errors.GuerdonError as error:
             log.error("a result could not be delivered; the entry will come again", error=str(error))
 
-    async def _reply(self, entry: Entry) -> Reply:
+    def _receive(self, entry: Entry) -> origin.Origin:
+        """Count what is taken, and note where it comes from."""
+        self._metrics.worker_wait_seconds.observe(max(0.0, entry.waited_s))
+        waited_ms = round(1000 * entry.waited_s)
+        attributes = {"guerdon.deliveries": entry.deliveries, "guerdon.waited_ms": waited_ms}
+        came = origin.begin("queue", entry.request_id, {"traceparent": entry.trace}, attributes)
+        if entry.deliveries > 1:
+            self._metrics.worker_redeliveries.inc()
+            log.warning("an entry that another worker left", deliveries=entry.deliveries, waited_ms=waited_ms)
+        return came
+
+    async def _reply(self, entry: Entry) -> tuple[Status, Reply]:
+        """The answer, and the status of what is in it."""
         native, asked = self._natives.get(entry.op), self._asked.get(entry.op)
         try:
             if native is not None:
@@ -164,8 +188,7 @@ class Worker:
             log.exception("entry failed", op=entry.op)
             status, reason = Status.INTERNAL_ERROR, f"{type(error).__name__}: {error}"
             reply = Reply(entry.request_id, status, reason, b"")
-        self._metrics.worker_entries.labels(status.value).inc()
-        return reply
+        return status, reply
 
     async def _ask(self, entry: Entry, asked: Callable[[bytes], Awaitable[Message]]) -> Message:
         """The answer to a question; one that waits for a version takes nobody's place."""
@@ -209,6 +232,8 @@ class Worker:
         return await self._dispatcher.versions(parse_versions(body))
 
     def _set_state(self, state: QueueState) -> None:
+        if state != self.state:
+            log.info(f"queue {state}", queue=self._queue_name)
         self.state = state
         self._metrics.worker_connected.set(state == "connected")
 

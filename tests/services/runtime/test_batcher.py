@@ -25,6 +25,7 @@ class Bench:
         self.held = threading.Event()
         self.lane = lane or Lane(batching.concurrency, "bench")
         self.batcher: Batcher[str, Result] = Batcher(
+            "score",
             self._run,
             Result,
             lane=self.lane,
