@@ -48,7 +48,7 @@ def test_every_recipe_is_valid(recipe: str) -> None:
         ),
         (
             "advantage={name: rloo}",
-            "advantage prime and an entry of rewards with role process need each other",
+            "an entry of rewards with role process needs advantage prime or reinforce_pp",
         ),
         ("rollout.max_policy_age=1", "rollout.max_policy_age above 0 needs optimizer.old_logprobs engine"),
         ("rewards.0.role=process", "rewards needs at least one entry with role outcome"),

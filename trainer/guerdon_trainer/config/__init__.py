@@ -9,6 +9,8 @@ from guerdon_trainer.config.algorithms import (
     FilterConfig,
     LossConfig,
     SpreadFilter,
+    StdThresholdFilter,
+    TruncationFilter,
 )
 from guerdon_trainer.config.errors import RecipeError
 from guerdon_trainer.config.recipe import load_recipe, recipe_names
@@ -29,7 +31,9 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "SpreadFilter",
+    "StdThresholdFilter",
     "TrainingConfig",
+    "TruncationFilter",
     "load_recipe",
     "recipe_names",
 ]

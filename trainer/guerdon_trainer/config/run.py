@@ -13,12 +13,18 @@ from guerdon_trainer.config.algorithms import (
     GspoConfig,
     LossConfig,
     SpreadFilter,
+    VeriFreeConfig,
 )
 from guerdon_trainer.config.base import Section
+from guerdon_trainer.config.fit import check_fit
+from guerdon_trainer.config.importance import ImportanceConfig
 from guerdon_trainer.config.services import FailureConfig, ProcessRewardConfig, RewardConfig, RolloutConfig
 from guerdon_trainer.config.training import OptimizerConfig, TrainingConfig
 from guerdon_trainer.data import DataConfig
 from guerdon_trainer.prepare import PolicyConfig
+
+#: The losses that grow in proportion to their advantages, which is what importance weights need.
+WEIGHTED_LOSSES = ("gspo", "gspo_token", "ppo_clip", "reinforce")
 
 
 class RunConfig(Section):
@@ -35,9 +41,12 @@ class RunConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
     rewards: Annotated[list[RewardConfig], Field(min_length=1)]
     process_reward: ProcessRewardConfig | None = None
-    advantage: AdvantageConfig = GrpoConfig()
+    #: null for loss nft, which weighs responses itself.
+    advantage: AdvantageConfig | None = GrpoConfig()
     loss: LossConfig = GspoConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    #: Off unless the section is there, `{}` for its defaults.
+    importance: ImportanceConfig | None = None
     filter: FilterConfig = [SpreadFilter()]
     training: TrainingConfig = TrainingConfig()
     failures: FailureConfig = FailureConfig()
@@ -53,6 +62,14 @@ class RunConfig(Section):
     def process(self) -> RewardConfig | None:
         """The reward that gives one number per token, if any."""
         return next((reward for reward in self.rewards if reward.role == "process"), None)
+
+    @property
+    def injected(self) -> RewardConfig | None:
+        """The reward whose reference answers take the place of the sampled ones in what is trained on, if any."""
+        if not isinstance(self.loss, VeriFreeConfig):
+            return None
+        service = self.loss.service
+        return next((reward for reward in self.outcome_rewards if reward.service == service), None)
 
     @property
     def run_folder(self) -> Path:
@@ -72,14 +89,15 @@ class RunConfig(Section):
             raise ValueError(
                 "an entry of rewards with role process and the section process_reward need each other"
             )
-        if (self.advantage.name == "prime") != (self.process is not None):
-            raise ValueError("advantage prime and an entry of rewards with role process need each other")
         return self
 
     @model_validator(mode="after")
     def _old_logprobs_fit_the_age(self) -> Self:
-        if self.rollout.max_policy_age and self.optimizer.old_logprobs == "recompute":
-            raise ValueError("rollout.max_policy_age above 0 needs optimizer.old_logprobs engine")
+        recomputed = self.optimizer.old_logprobs == "recompute"
+        if self.rollout.max_policy_age and recomputed and self.importance is None:
+            raise ValueError(
+                "rollout.max_policy_age above 0 needs optimizer.old_logprobs engine, or the section importance"
+            )
         if self.rollout.ahead > self.rollout.max_policy_age:
             raise ValueError(
                 "rollout.ahead above rollout.max_policy_age: groups would be too old when their step comes"
@@ -87,7 +105,21 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _loss_fits_advantage(self) -> Self:
-        if self.advantage.name == "prime" and self.loss.name == "gspo":
-            raise ValueError("advantage prime is per token and loss gspo per sequence: use loss gspo_token")
+    def _importance_fits(self) -> Self:
+        if self.importance is None:
+            return self
+        if self.optimizer.old_logprobs == "engine":
+            raise ValueError("importance corrects nothing where optimizer.old_logprobs is engine")
+        if self.loss.name not in WEIGHTED_LOSSES:
+            raise ValueError(
+                f"importance weights advantages, and loss {self.loss.name} has no use for them: "
+                f"one of {', '.join(WEIGHTED_LOSSES)}"
+            )
+        if self.loss.name == "gspo" and self.importance.level == "token":
+            raise ValueError("loss gspo is per sequence: importance.level must be sequence")
+        return self
+
+    @model_validator(mode="after")
+    def _algorithms_fit(self) -> Self:
+        check_fit(self)
         return self

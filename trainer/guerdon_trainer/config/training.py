@@ -21,8 +21,12 @@ class OptimizerConfig(Section):
     #: Log-probabilities that ratios start from. recompute: the trainer's own, of the weights before the step, which
     #: must be those that sampled. engine: those that came with the rollouts, right for older policies too.
     old_logprobs: Literal["recompute", "engine"] = "recompute"
-    #: Padded tokens (prompt and response) per forward pass; bounds memory, changes no result.
+    #: Tokens per forward pass, a prompt counted once for its group; bounds memory, changes no result.
     micro_batch_tokens: Count = 16_384
+    #: Keep each layer's input alone and compute the rest again for the gradient: less memory, a third more time.
+    gradient_checkpointing: bool = False
+    #: bf16: layers run in bf16; weights and optimiser stay fp32, and log-probabilities are computed in fp32.
+    precision: Literal["fp32", "bf16"] = "fp32"
 
 
 class TrainingConfig(Section):

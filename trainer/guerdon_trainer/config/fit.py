@@ -1,0 +1,64 @@
+"""Which rewards, advantages and losses go together; what does not is a sentence that names the keys."""
+
+from typing import TYPE_CHECKING
+
+from guerdon_trainer.config.algorithms import NftConfig, VeriFreeConfig
+
+if TYPE_CHECKING:
+    from guerdon_trainer.config.run import RunConfig
+
+#: Advantages that differ from token to token.
+PER_TOKEN = ("prime", "reinforce_pp")
+
+
+def check_fit(config: "RunConfig") -> None:
+    """Refuse combinations that have no meaning.
+
+    Raises:
+        ValueError: names the keys that do not go together.
+    """
+    _check_advantage(config)
+    if isinstance(config.loss, NftConfig):
+        _check_nft(config)
+    if isinstance(config.loss, VeriFreeConfig):
+        _check_verifree(config, config.loss)
+    if config.loss.kl_coefficient and not config.training.kl_to_initial:
+        raise ValueError("loss.kl_coefficient needs training.kl_to_initial: it keeps the initial policy")
+
+
+def _check_advantage(config: "RunConfig") -> None:
+    name = config.advantage.name if config.advantage else None
+    loss = config.loss.name
+    if (name is None) != (loss == "nft"):
+        raise ValueError(
+            "loss nft needs advantage null, and only it does: it weighs responses by correctness"
+        )
+    if config.process is not None and name not in PER_TOKEN:
+        raise ValueError(f"an entry of rewards with role process needs advantage {' or '.join(PER_TOKEN)}")
+    if name == "prime" and config.process is None:
+        raise ValueError("advantage prime needs an entry of rewards with role process")
+    if name in PER_TOKEN and loss == "gspo":
+        raise ValueError(f"advantage {name} is per token and loss gspo per sequence: use loss gspo_token")
+    if name in PER_TOKEN and loss == "verifree":
+        raise ValueError(
+            f"advantage {name} is per token and loss verifree per sequence: use advantage rloo or grpo"
+        )
+
+
+def _check_nft(config: "RunConfig") -> None:
+    for reward in config.outcome_rewards[1:]:
+        if reward.weight:
+            raise ValueError(
+                f"loss nft learns from the first entry of rewards alone: give {reward.service!r} weight 0"
+            )
+
+
+def _check_verifree(config: "RunConfig", loss: VeriFreeConfig) -> None:
+    if config.injected is None:
+        raise ValueError(f"loss.service {loss.service!r} is no entry of rewards with role outcome")
+    temperature = config.injected.options.get("temperature", 1.0)
+    if temperature != config.rollout.temperature:
+        raise ValueError(
+            f"loss verifree needs the same temperature in the options of {loss.service!r} ({temperature}) and in "
+            f"rollout.temperature ({config.rollout.temperature})"
+        )
