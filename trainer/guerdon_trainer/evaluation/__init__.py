@@ -1,0 +1,1 @@
+"""How good is a policy on a benchmark (`guerdon eval`), and how good is a reward on labels (`guerdon eval-reward`)."""
