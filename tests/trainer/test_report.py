@@ -146,6 +146,21 @@ def test_the_numbers_of_the_run_are_in_it(folder: RunFolder) -> None:
     assert "name: arithmetic" in text
 
 
+def test_chances_among_samples_have_their_curve_and_their_intervals(folder: RunFolder) -> None:
+    def row(step: int, value: float) -> dict[str, Any]:
+        chance = {"low": value - 0.1, "high": value + 0.1, "questions": 250}
+        passes = {"1": {"value": value, **chance}, "4": {"value": value + 0.05, **chance}}
+        return {**before[0], "step": step, "accuracy": value, "pass_at": passes, "samples_failed": 0}
+
+    before = [json.loads(line) for line in folder.evaluations.read_text().splitlines()]
+    _write(folder.evaluations, [row(0, 0.25), row(40, 0.5)])
+    page = Page(write_report(folder).read_text())
+    text = " ".join(page.text.split())
+    assert "Sampled pass@1 50.0 % (before 25.0 %) [40.0 %, 60.0 %], pass@4 55.0 % (before 30.0 %)" in text
+    assert "held-out pass@4" in text
+    assert page.tags.count("svg") == 13
+
+
 def test_a_reward_has_the_colour_of_its_outcome(folder: RunFolder) -> None:
     shown = re.findall(r'<span class="reward (\w+)">([^<]+)</span>', write_report(folder).read_text())
     assert set(shown) == {("right", "1.00"), ("wrong", "0.10"), ("none", "no reward")}

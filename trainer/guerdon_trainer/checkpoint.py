@@ -22,7 +22,7 @@ class RunState:
 
     `attempt` counts the attempts that got to a checkpoint. A repeated step is a new update to the PRM, which returns to
     `prm_version` first. Prompts before `position` are trained on, dropped by the filter, or `pending`: asked ahead, and
-    to be asked again.
+    to be asked again. `filter` is what the group filter remembers.
     """
 
     run_id: str
@@ -32,6 +32,7 @@ class RunState:
     prm_version: int = 0
     position: int = 0
     pending: list[int] = field(default_factory=list)
+    filter: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

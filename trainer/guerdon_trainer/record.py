@@ -54,6 +54,8 @@ class Recorder:
         _append(self._folder.evaluations, asdict(evaluation))
         if evaluation.accuracy is not None:
             self._writer.add_scalar("evaluation/accuracy", evaluation.accuracy, evaluation.step)
+        for k, chance in evaluation.pass_at.items():
+            self._writer.add_scalar(f"evaluation/pass_at_{k}", chance.value, evaluation.step)
         self.rollouts(evaluation.step, groups[:_RESPONSES_KEPT], None, kind="evaluation")
         self._view.evaluation(evaluation)
 

@@ -106,6 +106,7 @@ def _sections(
         title: [(label, _curve(name, label, rows, evaluations)) for name, label in curves if _has(rows, name)]
         for title, curves in _CURVES.items()
     }
+    sections["Learning"] += _pass_curves(evaluations)
     if rows:
         sections["Data and services"].insert(0, ("seconds per step", _times(rows)))
     named = {name for curves in _CURVES.values() for name, _ in curves} | {"step"}
@@ -124,6 +125,23 @@ def _curve(
         held_out = [row for row in evaluations if row[name] is not None]
         marks = ([row["step"] for row in held_out], [row[name] for row in held_out])
     return plots.curve(label, (steps, values), marks=marks, marks_label="held out, greedy")
+
+
+def _pass_curves(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The chance of a right answer among the most samples, and with one."""
+    sampled = [row for row in evaluations if row.get("pass_at")]
+    if not sampled:
+        return []
+    most = max(sampled[-1]["pass_at"], key=int)
+    label = f"held-out pass@{most}"
+    points, single = (
+        (
+            [row["step"] for row in sampled if k in row["pass_at"]],
+            [row["pass_at"][k]["value"] for row in sampled if k in row["pass_at"]],
+        )
+        for k in (most, "1")
+    )
+    return [(label, plots.curve(label, points, marks=single, marks_label="pass@1"))]
 
 
 def _times(rows: Sequence[dict[str, Any]]) -> str:

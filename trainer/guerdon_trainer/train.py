@@ -76,6 +76,8 @@ class Run:
         self.learner = make_learner(model, initial, config.optimizer)
         self.state, self.stats = self._resume()
         self.is_new = self.state.attempt == 0
+        self._filter = GroupFilter(config)
+        self._filter.restore(self.state.filter)
         self._timer = Timer()
         # Names this attempt: a step that is repeated is a new update to the PRM, also when no checkpoint came between.
         self._attempt_id = uuid.uuid4().hex[:8]
@@ -114,7 +116,7 @@ class Run:
             rollouts,
             self._prompts,
             self.config,
-            GroupFilter(self.config).keep,
+            self._filter.keep,
             self._view,
             position=self.state.position,
             pending=self.state.pending,
@@ -147,6 +149,7 @@ class Run:
 
     def advance(self, collected: Collected, process: ProcessRewards | None) -> None:
         """Move on to the next step."""
+        self._filter.end_step(collected.seen)
         self.state = replace(
             self.state,
             step=self.state.step + 1,
@@ -154,6 +157,7 @@ class Run:
             prm_version=self.state.prm_version if process is None else process.version,
             position=collected.next_position,
             pending=collected.pending,
+            filter=self._filter.state,
         )
 
     def publish(self, rollouts: Rollouts) -> None:

@@ -18,7 +18,13 @@ from guerdon_trainer.config.algorithms import (
 from guerdon_trainer.config.base import Section
 from guerdon_trainer.config.fit import check_fit
 from guerdon_trainer.config.importance import ImportanceConfig
-from guerdon_trainer.config.services import FailureConfig, ProcessRewardConfig, RewardConfig, RolloutConfig
+from guerdon_trainer.config.services import (
+    EvaluationConfig,
+    FailureConfig,
+    ProcessRewardConfig,
+    RewardConfig,
+    RolloutConfig,
+)
 from guerdon_trainer.config.training import OptimizerConfig, TrainingConfig
 from guerdon_trainer.data import DataConfig
 from guerdon_trainer.prepare import PolicyConfig
@@ -49,6 +55,7 @@ class RunConfig(Section):
     importance: ImportanceConfig | None = None
     filter: FilterConfig = [SpreadFilter()]
     training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     failures: FailureConfig = FailureConfig()
     #: What `guerdon run` starts; `guerdon train` uses services that run already.
     services: dict[str, ServiceConfig] = {}

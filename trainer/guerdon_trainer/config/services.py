@@ -33,6 +33,15 @@ class RolloutConfig(Section):
     max_policy_age: Annotated[int, Field(ge=0)] = 0
 
 
+class EvaluationConfig(Section):
+    """How held-out questions are answered besides greedily."""
+
+    #: Responses sampled for each, for pass@k with k of every power of two up to it; 0: none.
+    samples: Annotated[int, Field(ge=0)] = 0
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
 class RewardConfig(Section):
     """One service that judges responses.
 
