@@ -161,12 +161,17 @@ class RuleVerdict(Message):
 
 
 class Span(Message):
-    """Half-open range of characters and of tokens in the text that was scored."""
+    """Half-open range of characters and of tokens in the text that was scored.
+
+    `sampled_tokens` of the ids before it are the response's own, as they were given; the rest up to `token_start` was
+    tokenised anew.
+    """
 
     start: int
     end: int
     token_start: int
     token_end: int
+    sampled_tokens: int = 0
 
 
 class ReferenceVerdict(Message):

@@ -254,16 +254,18 @@ class ReferenceVerdict(_message.Message):
     def __init__(self, reference: _Optional[str] = ..., value: _Optional[float] = ..., score: _Optional[float] = ..., baseline: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class Span(_message.Message):
-    __slots__ = ("start", "end", "token_start", "token_end")
+    __slots__ = ("start", "end", "token_start", "token_end", "sampled_tokens")
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     TOKEN_START_FIELD_NUMBER: _ClassVar[int]
     TOKEN_END_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     start: int
     end: int
     token_start: int
     token_end: int
-    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., token_start: _Optional[int] = ..., token_end: _Optional[int] = ...) -> None: ...
+    sampled_tokens: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., token_start: _Optional[int] = ..., token_end: _Optional[int] = ..., sampled_tokens: _Optional[int] = ...) -> None: ...
 
 class InfoRequest(_message.Message):
     __slots__ = ()

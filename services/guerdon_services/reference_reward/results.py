@@ -83,6 +83,7 @@ def _span(place: Place) -> Span:
         end=place.text.end,
         token_start=place.tokens.first,
         token_end=place.tokens.last,
+        sampled_tokens=place.tokens.sampled,
     )
 
 

@@ -79,6 +79,7 @@ def test_spans_of_text_and_of_sampled_ids(scorer: ReferenceRewardScorer, tiny_qw
     before = response.split("<answer>")[0] + "<answer"
     kept = len(before.encode())
     assert f"{kept} sampled tokens" in by_ids.reason
+    assert (by_ids_span.sampled_tokens, span.sampled_tokens) == (kept, 0)
     assert by_ids.token_ids == by_text.token_ids
     assert by_ids_span.token_end - by_ids_span.token_start == len(by_ids.token_ids)
     assert _text(tokenizer, by_ids.token_ids).strip() == reference.strip()
