@@ -11,7 +11,7 @@ from guerdon_trainer.groups import Group, ProcessRewards
 from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
-from guerdon_trainer.step import Learner, make_learner, optimise
+from guerdon_trainer.step import Learner, all_logprobs, make_learner, optimise
 
 Make = Callable[..., RunConfig]
 LOSSES = (
@@ -45,7 +45,7 @@ def _gradient(config: RunConfig, batch: Batch) -> tuple[Tensor, dict[str, float]
     learner = _learner(config)
     before = torch.nn.utils.parameters_to_vector(learner.model.parameters()).detach().clone()
     sgd = torch.optim.SGD(learner.model.parameters(), lr=1.0)
-    learner = Learner(learner.model, sgd, torch.optim.lr_scheduler.LambdaLR(sgd, lambda _: 1.0), None)
+    learner = Learner(learner.policy, sgd, torch.optim.lr_scheduler.LambdaLR(sgd, lambda _: 1.0), None)
     metrics = optimise(learner, batch, advantages_of(config, batch), config, 1)
     return before - torch.nn.utils.parameters_to_vector(learner.model.parameters()).detach(), metrics
 
@@ -83,12 +83,10 @@ def test_a_response_without_reward_changes_nothing(
 def test_the_loss_falls_for_what_was_rewarded(make_config: Make, batch: Batch) -> None:
     config = make_config(*PLAIN, *LOSSES[0], "optimizer.warmup_steps=0")
     learner = _learner(config)
-    from guerdon_trainer.model import all_logprobs
-
-    before = all_logprobs(learner.model, batch, 1.0, 10_000)
+    before = all_logprobs(learner.policy, batch, 1.0, 10_000)
     for step in range(20):
         optimise(learner, batch, advantages_of(config, batch), config, step)
-    change_BT = all_logprobs(learner.model, batch, 1.0, 10_000) - before
+    change_BT = all_logprobs(learner.policy, batch, 1.0, 10_000) - before
     assert float(change_BT[0].sum()) > 0  # the right one of group 0
     assert float(change_BT[1].sum()) < 0  # the wrong one
 

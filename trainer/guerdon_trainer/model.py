@@ -1,18 +1,21 @@
 """The policy as the trainer sees it: log-probabilities of sampled tokens.
 
-Shape suffixes: B responses, T response tokens, S prompt and response tokens, N response tokens of all rows in a row,
-D hidden size, V vocabulary.
+Shape suffixes: B responses, T response tokens, N response tokens of all rows in a row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from guerdon.logprobs import ScoredSequence, check_head, flat_logprobs, packs, same_attention
 from guerdon_trainer.batch import Batch
 
 # Loading and saving take milliseconds here and would draw their bars through the live view.
@@ -23,13 +26,17 @@ def load_policy(folder: Path, device: torch.device) -> PreTrainedModel:
     """A causal language model in fp32, from a Hugging Face folder.
 
     fp32 because GSPO clips ratios at 3e-4, which is below the spacing of bf16 log-probabilities.
+
+    Raises:
+        ValueError: the architecture makes its logits in a way that `guerdon.logprobs` does not know.
     """
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True
     )
     # Module.to: the one that transformers wraps around it loses its types.
-    torch.nn.Module.to(model, device)
-    return model.eval()
+    nn.Module.to(model, device)
+    check_head(model.eval())
+    return model
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -37,47 +44,75 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def token_logprobs(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probability (nats, fp32, with gradient) and entropy (nats, detached) at each response token, (B, T).
+class Policy(nn.Module):
+    """A causal language model whose forward gives log-probs.
 
-    Logits are divided by `temperature`, as they were when the tokens were sampled. Cells outside the mask are 0.
+    A module of its own, so that FSDP, which gathers weights around a forward, has those of the head there too.
     """
-    rows_N, columns_N = batch.mask_BT.nonzero(as_tuple=True)
-    # Causal attention with right padding: no real token sees a padded one, so no attention mask is needed.
-    hidden_BSD = model.base_model(input_ids=batch.input_ids_BS, use_cache=False).last_hidden_state
-    # The logits at position s predict the token at s + 1; the head runs at those positions alone.
-    predicting_N = batch.prompt_lengths_B[rows_N] + columns_N - 1
-    head = cast(torch.nn.Module, model.get_output_embeddings())
-    logits_NV = head(hidden_BSD[rows_N, predicting_N]).float() / temperature
-    log_total_N = logits_NV.logsumexp(-1)
-    chosen_N1 = logits_NV.gather(-1, batch.response_ids_BT[rows_N, columns_N, None])
-    logps_BT = _spread(chosen_N1[:, 0] - log_total_N, batch.mask_BT)
-    with torch.no_grad():
-        log_all_NV = logits_NV - log_total_N[:, None]
-        entropy_BT = _spread(-(log_all_NV.exp() * log_all_NV).sum(-1), batch.mask_BT)
-    return logps_BT, entropy_BT
+
+    def __init__(self, model: PreTrainedModel, *, autocast: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.autocast = autocast
+        #: Whether one row may hold several sequences; tried here, before anything is sharded.
+        self.packs = packs(model, 1)
+
+    def forward(
+        self, sequences: list[ScoredSequence], temperature: float, *, entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """See `guerdon.logprobs.flat_logprobs`; log-probs are fp32 also where the layers run in bf16."""
+        device = next(self.model.parameters()).device.type
+        with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
+            return flat_logprobs(self.model, sequences, temperature=temperature, entropy=entropy)
+
+    def idle(self) -> Tensor:
+        """A zero with zero gradients, for a rank without rows: all must take part in every forward and backward."""
+        logps_N, _ = self([ScoredSequence([0], [0])], 1.0, entropy=False)
+        return 0 * logps_N.sum()
 
 
-@torch.no_grad()
-def all_logprobs(model: PreTrainedModel, batch: Batch, temperature: float, max_tokens: int) -> Tensor:
-    """Log-probabilities of a whole batch, in micro-batches, without gradient, shape (B, T)."""
-    logps_BT = torch.zeros(batch.mask_BT.shape, device=batch.mask_BT.device)
-    for rows in micro_batches(batch, max_tokens):
-        part = batch.select(rows)
-        part_logps_BT, _ = token_logprobs(model, part, temperature)
-        logps_BT[rows, : part_logps_BT.shape[1]] = part_logps_BT
-    return logps_BT
+def checkpoint_layers(model: PreTrainedModel) -> None:
+    """Let every layer keep its input alone and compute the rest again for the gradient.
+
+    Raises:
+        ValueError: the architecture has no layers that can.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    if not layers:
+        raise ValueError(f"{type(model).__name__} has no layers for gradient checkpointing")
+    for layer in layers:
+        # Not transformers' own switch, which works in training mode alone: that would also switch dropout on.
+        layer.forward = _recomputed(model, layer.forward)
 
 
-def micro_batches(batch: Batch, max_tokens: int) -> Iterator[Tensor]:
-    """Row numbers in parts of at most `max_tokens` padded tokens (at least one row), rows of like length together."""
-    order_B = torch.argsort(batch.lengths_B, stable=True, descending=True)
-    lengths = batch.lengths_B[order_B].tolist()
-    start = 0
-    while start < len(order_B):
-        rows = max(1, max_tokens // lengths[start])
-        yield order_B[start : start + rows]
-        start += rows
+def _recomputed(model: PreTrainedModel, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        again = same_attention(model)
+        return cast(Any, checkpoint)(
+            forward, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), again), **kwargs
+        )
+
+    return run
+
+
+def token_logprobs(
+    policy: Policy, batch: Batch, temperature: float, *, entropy: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy (nats, fp32, with gradient) at each response token, (B, T).
+
+    Logits are divided by `temperature`, as they were when the tokens were sampled. Cells outside the mask are 0, and
+    so is every entropy without `entropy`. Some response must have a token.
+    """
+    logps_N, entropy_N = policy(_sequences(batch), temperature, entropy=entropy)
+    logps_BT = _spread(logps_N, batch.mask_BT)
+    return logps_BT, torch.zeros_like(logps_BT) if entropy_N is None else _spread(entropy_N, batch.mask_BT)
+
+
+def _sequences(batch: Batch) -> list[ScoredSequence]:
+    rows = zip(
+        batch.input_ids_BS.tolist(), batch.prompt_lengths_B.tolist(), batch.lengths_B.tolist(), strict=True
+    )
+    return [ScoredSequence(ids[:start], ids[start:end]) for ids, start, end in rows if start < end]
 
 
 def _spread(values_N: Tensor, mask_BT: Tensor) -> Tensor:

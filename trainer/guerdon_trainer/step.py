@@ -1,7 +1,7 @@
 """One step of learning: advantages, then optimiser steps over mini-batches in micro-batches.
 
 Every micro-batch divides by the count of its whole mini-batch, so that their gradients add up to the gradient of the
-mini-batch, however it is cut. Responses without reward take no part in any count.
+mini-batch, however it is cut and whichever rank computes them. Responses without reward take no part in any count.
 
 Shape suffixes: B responses, T response tokens.
 """
@@ -17,8 +17,11 @@ from transformers import PreTrainedModel
 
 from guerdon_trainer.batch import Batch
 from guerdon_trainer.config import OptimizerConfig, RunConfig
+from guerdon_trainer.distributed import rank, ranks, shard, sum_over_ranks, total_norm
 from guerdon_trainer.losses.kl import kl_estimate
-from guerdon_trainer.model import all_logprobs, micro_batches, token_logprobs
+from guerdon_trainer.means import Means
+from guerdon_trainer.micro_batches import micro_batches
+from guerdon_trainer.model import Policy, checkpoint_layers, token_logprobs
 from guerdon_trainer.objective import denominator_of, loss_of
 
 
@@ -26,20 +29,37 @@ from guerdon_trainer.objective import denominator_of, loss_of
 class Learner:
     """What learns. `initial` is the policy before the first step, kept to report how far training moved it."""
 
-    model: PreTrainedModel
+    policy: Policy
     optimizer: torch.optim.Optimizer
     schedule: LambdaLR
-    initial: PreTrainedModel | None
+    initial: Policy | None
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model below the policy."""
+        return self.policy.model
 
 
 def make_learner(model: PreTrainedModel, initial: PreTrainedModel | None, config: OptimizerConfig) -> Learner:
-    """AdamW over all parameters, with a linear warm-up of the learning rate."""
+    """AdamW over all parameters that learn, with a linear warm-up of the learning rate."""
+    if config.gradient_checkpointing:
+        checkpoint_layers(model)
+    autocast = torch.bfloat16 if config.precision == "bf16" else None
+    policy = Policy(model, autocast=autocast)
+    before = None if initial is None else Policy(initial, autocast=autocast)
+    for module in (policy, before):
+        if module is not None:
+            shard(module)
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+        [parameter for parameter in policy.parameters() if parameter.requires_grad],
+        lr=config.lr,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        fused=True,
     )
     warmup = max(config.warmup_steps, 1)
     schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
-    return Learner(model, optimizer, schedule, initial)
+    return Learner(policy, optimizer, schedule, before)
 
 
 def optimise(
@@ -56,20 +76,39 @@ def optimise(
     """
     optimizer = config.optimizer
     old_logps_BT = _old_logps(learner, batch, config)
-    means = _Means()
+    means = Means()
     for rows in _mini_batches(batch, optimizer.mini_batches, f"{config.seed}/{step}"):
         part = batch.select(rows)
         width = part.mask_BT.shape[1]
         old_BT = None if old_logps_BT is None else old_logps_BT[rows, :width]
         part_advantages = advantages[rows] if advantages.dim() == 1 else advantages[rows, :width]
         _accumulate(learner, part, old_BT, part_advantages, config, means)
-        norm = torch.nn.utils.clip_grad_norm_(learner.model.parameters(), optimizer.max_grad_norm)
-        means.add("grad_norm", norm, 1)
+        norm = total_norm(list(learner.policy.parameters()), optimizer.max_grad_norm)
+        means.once("grad_norm", norm)
         learner.optimizer.step()
-        means.add("lr", torch.tensor(learner.schedule.get_last_lr()[0]), 1)
+        means.once("lr", torch.tensor(learner.schedule.get_last_lr()[0]))
         learner.schedule.step()
         learner.optimizer.zero_grad()
     return means.result()
+
+
+@torch.no_grad()
+def all_logprobs(policy: Policy, batch: Batch, temperature: float, max_tokens: int) -> Tensor:
+    """Log-probabilities of a whole batch, in micro-batches, without gradient, shape (B, T)."""
+    logps_BT = torch.zeros(batch.mask_BT.shape, device=batch.mask_BT.device)
+    for rows in _own_parts(policy, batch, max_tokens):
+        if len(rows) == 0:
+            policy.idle()
+            continue
+        part_BT, _ = token_logprobs(policy, batch.select(rows), temperature, entropy=False)
+        logps_BT[rows, : part_BT.shape[1]] = part_BT
+    return sum_over_ranks(logps_BT)
+
+
+def _own_parts(policy: Policy, batch: Batch, max_tokens: int) -> list[Tensor]:
+    """This rank's micro-batches: as many as every other rank has."""
+    parts = micro_batches(batch, max_tokens, packs=policy.packs, ranks=ranks())
+    return [rows.to(batch.mask_BT.device) for rows in parts[rank() :: ranks()]]
 
 
 def _old_logps(learner: Learner, batch: Batch, config: RunConfig) -> Tensor | None:
@@ -79,7 +118,7 @@ def _old_logps(learner: Learner, batch: Batch, config: RunConfig) -> Tensor | No
         return batch.engine_logps_BT
     if optimizer.mini_batches == 1:
         return None
-    return all_logprobs(learner.model, batch, config.rollout.temperature, optimizer.micro_batch_tokens)
+    return all_logprobs(learner.policy, batch, config.rollout.temperature, optimizer.micro_batch_tokens)
 
 
 def _accumulate(
@@ -88,75 +127,65 @@ def _accumulate(
     old_logps_BT: Tensor | None,
     advantages: Tensor,
     config: RunConfig,
-    means: "_Means",
+    means: Means,
 ) -> None:
     """Add the gradient of one mini-batch, micro-batch by micro-batch."""
     denominator = denominator_of(config.loss, batch)
-    total = torch.zeros((), device=advantages.device)
-    for rows in micro_batches(batch, config.optimizer.micro_batch_tokens):
+    temperature = config.rollout.temperature
+    for rows in _own_parts(learner.policy, batch, config.optimizer.micro_batch_tokens):
+        if len(rows) == 0:
+            learner.policy.idle().backward()
+            if learner.initial is not None:
+                with torch.no_grad():
+                    learner.initial.idle()
+            continue
         part = batch.select(rows)
         width = part.mask_BT.shape[1]
-        logps_BT, entropy_BT = token_logprobs(learner.model, part, config.rollout.temperature)
+        logps_BT, entropy_BT = token_logprobs(learner.policy, part, temperature)
         # On policy: the weights that sampled are those being trained, and recomputing would repeat this forward.
         old_BT = logps_BT.detach() if old_logps_BT is None else old_logps_BT[rows, :width]
         part_advantages = advantages[rows] if advantages.dim() == 1 else advantages[rows, :width]
         loss = loss_of(config.loss, logps_BT, old_BT, part_advantages, part, denominator)
-        loss.value.backward()
-        total += loss.value.detach()
+        # FSDP takes the mean over ranks, and this is a part of a sum.
+        (loss.value * ranks()).backward()
+        means.total("loss", loss.value.detach())
         for name, value in loss.metrics.items():
             means.add(name, value, float(loss.count))
         recomputed = config.optimizer.old_logprobs == "recompute"
-        _measure(means, part, logps_BT.detach(), old_BT, entropy_BT)
-        means.mismatch(old_BT if recomputed else logps_BT.detach(), part)
+        _measure(means, part, logps_BT.detach(), old_BT, entropy_BT.detach())
+        _mismatch(means, part, old_BT if recomputed else logps_BT.detach())
         if learner.initial is not None:
             with torch.no_grad():
-                initial_BT, _ = token_logprobs(learner.initial, part, config.rollout.temperature)
+                initial_BT, _ = token_logprobs(learner.initial, part, temperature, entropy=False)
             means.over_tokens("kl_initial", kl_estimate(logps_BT.detach(), initial_BT), part.mask_BT)
-    means.add("loss", total, 1)
+    means.close("loss")
 
 
 def _mini_batches(batch: Batch, count: int, seed: str) -> Iterator[Tensor]:
-    """Row numbers of the responses to learn from, shuffled, in `count` parts as equal as can be."""
+    """Row numbers of the responses to learn from, in `count` parts as equal as can be.
+
+    Groups are shuffled and stay together but for those that a part's end cuts: they share a prompt, computed once.
+    """
     rows = batch.learned_BT.any(-1).nonzero()[:, 0].tolist()
     if not rows:
         raise ValueError("no response of the batch has a reward to learn from")
     if count > 1:
-        random.Random(f"guerdon-mini-batches-{seed}").shuffle(rows)
+        groups = batch.groups_B.tolist()
+        order = sorted(set(groups))
+        random.Random(f"guerdon-mini-batches-{seed}").shuffle(order)
+        place = {group: index for index, group in enumerate(order)}
+        rows.sort(key=lambda row: place[groups[row]])
     yield from torch.tensor(rows, device=batch.mask_BT.device).tensor_split(min(count, len(rows)))
 
 
-def _measure(means: "_Means", batch: Batch, logps_BT: Tensor, old_BT: Tensor, entropy_BT: Tensor) -> None:
+def _measure(means: Means, batch: Batch, logps_BT: Tensor, old_BT: Tensor, entropy_BT: Tensor) -> None:
     means.over_tokens("entropy", entropy_BT, batch.mask_BT)
     means.over_tokens("kl_old", kl_estimate(logps_BT, old_BT), batch.mask_BT)
 
 
-class _Means:
-    """Weighted means and maxima, kept as tensors until the end."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, tuple[Tensor, float]] = {}
-        self._largest: dict[str, Tensor] = {}
-
-    def add(self, name: str, value: Tensor, weight: float) -> None:
-        total, weights = self._sums.get(name, (torch.zeros_like(value), 0.0))
-        self._sums[name] = (total + value * weight, weights + weight)
-
-    def over_tokens(self, name: str, values_BT: Tensor, mask_BT: Tensor) -> None:
-        tokens = int(mask_BT.sum())
-        if tokens:
-            self.add(name, torch.where(mask_BT, values_BT, 0).sum() / tokens, tokens)
-
-    def mismatch(self, trainer_BT: Tensor, batch: Batch) -> None:
-        # Should be rounding (and the drift since, when old_logprobs is engine): more means that engine and trainer
-        # disagree about weights, template or temperature.
-        difference_BT = torch.where(batch.mask_BT, (trainer_BT - batch.engine_logps_BT).abs(), 0)
-        self.over_tokens("engine_mismatch", difference_BT, batch.mask_BT)
-        if difference_BT.numel():
-            largest = difference_BT.max()
-            self._largest["engine_mismatch_max"] = torch.maximum(
-                self._largest.get("engine_mismatch_max", largest), largest
-            )
-
-    def result(self) -> dict[str, float]:
-        means = {name: float(total / weights) for name, (total, weights) in self._sums.items()}
-        return means | {name: float(value) for name, value in self._largest.items()}
+def _mismatch(means: Means, batch: Batch, trainer_BT: Tensor) -> None:
+    # Should be rounding (and the drift since, when old_logprobs is engine): more means that engine and trainer
+    # disagree about weights, template or temperature.
+    difference_BT = torch.where(batch.mask_BT, (trainer_BT - batch.engine_logps_BT).abs(), 0)
+    means.over_tokens("engine_mismatch", difference_BT, batch.mask_BT)
+    means.largest("engine_mismatch_max", difference_BT)
