@@ -1,7 +1,8 @@
 """The `guerdon` command.
 
 `score`, `ping`, `inspect`, `queue` and `up` live here. Other distributions add commands through the entry-point
-group `guerdon.commands`: `serve` comes with guerdon-services, `prepare`, `train` and `run` with guerdon-trainer.
+group `guerdon.commands`: `serve` comes with guerdon-services, `prepare`, `train`, `run`, `eval` and
+`eval-reward` with guerdon-trainer.
 
 Exit status: 0 when all went well, 1 when a service failed or an item has no value, 2 for a wrong command line.
 """
@@ -52,6 +53,8 @@ _ELSEWHERE = {
     "prepare": "guerdon-trainer",
     "train": "guerdon-trainer",
     "run": "guerdon-trainer",
+    "eval": "guerdon-trainer",
+    "eval-reward": "guerdon-trainer",
 }
 #: What the body of a dead letter is, by operation.
 _REQUESTS: dict[str, type[Message]] = {
