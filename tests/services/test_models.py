@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from guerdon import weights
 from guerdon.types import ChatMessage, Sample
 from guerdon_services import models
-from guerdon_services.models import FollowedModel
+from guerdon_services.models import FollowedModel, following
 from guerdon_services.runtime.scorer import Unscorable
 
 
@@ -130,11 +130,11 @@ def test_a_version_published_anew_while_it_is_loaded_is_taken_up(
 
     def overtaken(folder: Path, *, device: str = "cpu") -> models.LanguageModel:
         loaded = load(folder, device=device)
-        monkeypatch.setattr(models, "load", load)
+        monkeypatch.setattr(following, "load", load)
         publish(tmp_path, 1, tiny_llama, add=0.5)
         return loaded
 
-    monkeypatch.setattr(models, "load", overtaken)
+    monkeypatch.setattr(following, "load", overtaken)
     followed = FollowedModel(tmp_path)
     before = snapshot(followed)
     assert followed.refresh()
@@ -162,13 +162,6 @@ def test_a_latest_that_cannot_be_read_leaves_the_old_one_serving(tmp_path: Path,
     (tmp_path / "LATEST").mkdir()
     assert not followed.refresh()
     assert followed.version == 1
-
-
-def test_waits_for_a_version_only_so_long(tmp_path: Path, tiny_llama: Path) -> None:
-    publish(tmp_path, 1, tiny_llama)
-    followed = FollowedModel(tmp_path)
-    assert followed.wait_for(1, 0.0)
-    assert not followed.wait_for(2, 0.05)
 
 
 def test_text_prompts_and_chat_prompts(tiny_llama: Path) -> None:
@@ -249,3 +242,17 @@ def test_sequences_longer_than_the_context_are_named(tiny_llama: Path) -> None:
         models.check_length(loaded, "response", 28, 101)
     with pytest.raises(Unscorable, match=r"^prompt: 129 tokens .* context of 128"):
         models.check_length(loaded, "response", 129, 1)
+
+
+def test_device_memory_is_asked_of_a_gpu_in_use_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(device: str) -> int:
+        raise RuntimeError(f"{device} fell off the bus")
+
+    used = {"is_initialized": True, "mem_get_info": (5, 9), "memory_allocated": 2, "memory_reserved": 3}
+    assert models.device_memory("cpu") == {}
+    assert models.device_memory("cuda:0") == {}, "nothing runs there yet"
+    for name, value in used.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    assert models.device_memory("cuda:0") == {"allocated": 2, "reserved": 3, "free": 5}
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lost)
+    assert models.device_memory("cuda:0") == {}

@@ -1,6 +1,6 @@
 """A scoring replica: follows the versions that a process reward learner publishes, and never learns.
 
-Start as many as scoring needs. All items of a request are scored by one version (`Batching.whole_requests`).
+Start as many as scoring needs.
 """
 
 from collections.abc import Sequence
@@ -8,20 +8,21 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from guerdon.types import Result, VersionsResponse
+from guerdon.types import Result
 from guerdon_services import models
+from guerdon_services.models import FollowingScorer
 from guerdon_services.process_reward.references import FollowedPolicy, Frozen, Reference
 from guerdon_services.process_reward.rewards import Rewards, Versions, log_ratios
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ReplicaSettings
 from guerdon_services.process_reward.store import published_beta
-from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, Versioned
+from guerdon_services.runtime.scorer import RELEASE, ScoreJob
 from guerdon_services.scoring import ScoredSequence
 
 #: Until the learner has published anything.
 _BETA = 0.05
 
 
-class ProcessRewardReplica(Scorer[ReplicaSettings, ProcessRewardOptions], Versioned):
+class ProcessRewardReplica(FollowingScorer[ReplicaSettings, ProcessRewardOptions]):
     """The scores of `process_reward`, by the newest version that was published."""
 
     name: ClassVar[str] = "process_reward_replica"
@@ -29,18 +30,10 @@ class ProcessRewardReplica(Scorer[ReplicaSettings, ProcessRewardOptions], Versio
     settings_type = ReplicaSettings
     options_type = ProcessRewardOptions
 
-    def __init__(self, settings: ReplicaSettings) -> None:
-        super().__init__(settings)
-        self.batching = Batching(
-            max_items=64, max_tokens=settings.max_tokens, concurrency=1, whole_requests=True
-        )
-        self.version_wait_s = settings.version_wait_s
-
     def open(self) -> None:
-        """Load the reference, and the newest version there is."""
+        """Load the newest version there is, and the reference."""
+        super().open()
         settings = self.settings
-        models.set_threads(settings.threads)
-        self._followed = models.FollowedModel(settings.model, settings.weights_dir, device=settings.device)
         prm = self._followed.language_model
         self._rewards = Rewards(prm, beta=settings.beta or _BETA, chat_template=settings.chat_template)
         self._take_up_beta()
@@ -54,17 +47,8 @@ class ProcessRewardReplica(Scorer[ReplicaSettings, ProcessRewardOptions], Versio
 
     def close(self) -> None:
         """Download no more."""
-        self._followed.close()
+        super().close()
         self._reference.close()
-
-    @property
-    def model_version(self) -> int | None:
-        """The version of the weights that answer now."""
-        return self._followed.version
-
-    def versions(self) -> VersionsResponse:
-        """The version that answers now, and those in the folder that is followed."""
-        return self._followed.versions()
 
     def refresh(self) -> None:
         """Take up the newest version, and the policy's where that is the reference."""

@@ -115,6 +115,10 @@ class ProcessRewardScorer(Learner[ProcessRewardSettings, ProcessRewardOptions]):
         """The PRM's version: 0, and one more with every update."""
         return self._version
 
+    def device_memory(self) -> dict[str, int]:
+        """Of the device that learns."""
+        return models.device_memory(self.settings.device)
+
     def details(self) -> dict[str, str]:
         """Where model and versions lie, and what it learns with."""
         settings = self.settings

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from guerdon.functional import PairWeights
-from guerdon_services.models import WeightsLocation
+from guerdon_services.models import FollowerSettings, WeightsLocation
 from guerdon_services.process_reward.schedule import Schedule
 from guerdon_services.runtime.scorer import ScorerOptions, ScorerSettings
 from guerdon_services.scoring import Temperature
@@ -67,23 +67,17 @@ class ProcessRewardSettings(ScorerSettings):
         return self
 
 
-class ReplicaSettings(ScorerSettings):
-    """Start-up settings of a scoring replica; those that the learner has too must be the learner's."""
+class ReplicaSettings(FollowerSettings):
+    """Start-up settings of a scoring replica; those that the learner has too must be the learner's.
 
-    #: Hugging Face folder that the learner started from: the frozen reference, and version 0.
-    model: Path
-    #: The learner's weights folder, or the URL that it uploads to.
-    weights_dir: WeightsLocation
-    #: How long a request that asks for a newer version waits for it before it is `unavailable`.
-    version_wait_s: Annotated[float, Field(ge=0)] = 2.0
+    `model` is what the learner started from: the frozen reference, and version 0. `weights_dir` is the learner's, or
+    the URL that it uploads to.
+    """
+
     #: The learner's, as each of its versions tells, when absent.
     beta: Beta | None = None
     reference: Literal["frozen", "policy"] = "frozen"
     policy_weights_dir: WeightsLocation | None = None
-    max_tokens: Annotated[int, Field(ge=1)] = 16_384
-    threads: Annotated[int, Field(ge=1)] = 1
-    device: str = "cpu"
-    chat_template: str | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

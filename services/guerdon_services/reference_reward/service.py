@@ -9,14 +9,15 @@ from typing import ClassVar
 from transformers import PreTrainedModel
 
 from guerdon.functional import Aggregation, aggregate_logprobs
-from guerdon.types import Result, Status, VersionsResponse, failed
+from guerdon.types import Result, Status, failed
 from guerdon_services import models
+from guerdon_services.models import FollowingScorer
 from guerdon_services.reference_reward import splice
 from guerdon_services.reference_reward.baselines import BaseModel, Remembered
 from guerdon_services.reference_reward.candidates import Prepared, Preparer, sequences
 from guerdon_services.reference_reward.results import Logprobs, Stamp, result
 from guerdon_services.reference_reward.settings import ReferenceRewardOptions, ReferenceRewardSettings
-from guerdon_services.runtime.scorer import RELEASE, Batching, ScoreJob, Scorer, Unscorable, Versioned
+from guerdon_services.runtime.scorer import RELEASE, ScoreJob, Unscorable
 from guerdon_services.scoring import ScoredSequence, check_head, token_logprobs
 
 Job = ScoreJob[ReferenceRewardOptions]
@@ -25,7 +26,7 @@ _Wanted = dict[float, dict[ScoredSequence, None]]
 _Baselines = dict[tuple[str, float, Aggregation, ScoredSequence], float]
 
 
-class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptions], Versioned):
+class ReferenceRewardScorer(FollowingScorer[ReferenceRewardSettings, ReferenceRewardOptions]):
     """`value` is the best reference's, or the mean over all; token rewards are the best one's log-probs."""
 
     name: ClassVar[str] = "reference_reward"
@@ -33,18 +34,10 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
     settings_type = ReferenceRewardSettings
     options_type = ReferenceRewardOptions
 
-    def __init__(self, settings: ReferenceRewardSettings) -> None:
-        super().__init__(settings)
-        self.batching = Batching(
-            max_items=64, max_tokens=settings.max_tokens, concurrency=1, whole_requests=True
-        )
-        self.version_wait_s = settings.version_wait_s
-
     def open(self) -> None:
         """Load the model, and the one of fixed baselines where there is one."""
+        super().open()
         settings = self.settings
-        models.set_threads(settings.threads)
-        self._followed = models.FollowedModel(settings.model, settings.weights_dir, device=settings.device)
         tokenizer = self._followed.tokenizer
         splice.check_tokenizer(tokenizer)
         check_head(self._followed.model)
@@ -55,15 +48,6 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
         )
         self._remembered = {kind: Remembered(settings.baseline_cache) for kind in ("refreshed", "fixed")}
         self._preparer = Preparer(self._followed.language_model, settings)
-
-    def close(self) -> None:
-        """Download no more."""
-        self._followed.close()
-
-    @property
-    def model_version(self) -> int | None:
-        """The version of the weights that answer now."""
-        return self._followed.version
 
     def details(self) -> dict[str, str]:
         """Where the models come from."""
@@ -76,10 +60,6 @@ class ReferenceRewardScorer(Scorer[ReferenceRewardSettings, ReferenceRewardOptio
     def tokens(self, job: Job) -> int:
         """Prompt and response once per reference; estimated where only text is given."""
         return models.approximate_tokens(job.sample) * max(1, len(job.sample.references))
-
-    def versions(self) -> VersionsResponse:
-        """The version that answers now, and those in the folder that is followed."""
-        return self._followed.versions()
 
     def refresh(self) -> None:
         """Take up newer weights, if there are any; their baselines have to be computed anew."""

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from guerdon.functional import Aggregation
-from guerdon_services.models import WeightsLocation
+from guerdon_services.models import FollowerSettings, WeightsLocation
 from guerdon_services.reference_reward.shaping import Shaping
-from guerdon_services.runtime.scorer import ScorerOptions, ScorerSettings
+from guerdon_services.runtime.scorer import ScorerOptions
 from guerdon_services.scoring import Temperature
 
 #: Stands for the reference answer in the text of a custom template.
@@ -42,12 +42,9 @@ class CustomTemplate(BaseModel):
         return self
 
 
-class ReferenceRewardSettings(ScorerSettings):
-    """Start-up settings."""
+class ReferenceRewardSettings(FollowerSettings):
+    """Start-up settings. With `weights_dir`, rewards come from the policy that is being trained."""
 
-    #: Hugging Face folder, or a weights folder to follow.
-    model: Path
-    #: Weights folder, or the URL of one, to follow from `model` on: rewards from the policy that is being trained.
     weights_dir: WeightsLocation | None = None
     #: Hugging Face folder, or weights folder, of the model that baselines come from where a request asks for
     #: `baseline: fixed`: RLPR's initial policy. It never changes, and needs the vocabulary of `model`.
@@ -58,14 +55,6 @@ class ReferenceRewardSettings(ScorerSettings):
     baseline_cache: Annotated[int, Field(ge=0)] = 100_000
     #: What `template: custom` means where a request does not say.
     custom_template: CustomTemplate | None = None
-    #: How long an item that asks for a newer version than is published waits before it is `unavailable`.
-    version_wait_s: Annotated[float, Field(ge=0)] = 2.0
-    #: Rows x length of one forward.
-    max_tokens: Annotated[int, Field(ge=1)] = 16_384
-    threads: Annotated[int, Field(ge=1)] = 1
-    device: str = "cpu"
-    #: Jinja text for chat prompts, where the tokenizer has none or another one.
-    chat_template: str | None = None
 
     @model_validator(mode="after")
     def _version_of_a_base(self) -> Self:

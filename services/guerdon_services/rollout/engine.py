@@ -71,8 +71,8 @@ class Engine(Protocol):
         """The version that answers now, and those that can still be read; called from any thread."""
         ...
 
-    def follow(self, min_version: int, timeout_s: float) -> None:
-        """Take up the latest published weights; wait up to `timeout_s` for `min_version` to appear."""
+    def refresh(self) -> None:
+        """Take up the latest published weights, if there are newer ones."""
         ...
 
     def generate(self, rows: Sequence[Row]) -> list[Sampled]:

@@ -38,6 +38,7 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
         self.batching = Batching(
             max_items=settings.max_batch, max_wait_ms=settings.max_wait_ms, concurrency=1
         )
+        self.version_wait_s = settings.version_wait_s
         self._engine: Engine | None = None
 
     def open(self) -> None:
@@ -71,12 +72,16 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
 
     def refresh(self) -> None:
         """Take up the latest published weights."""
-        self.engine.follow(0, 0.0)
+        self.engine.refresh()
 
     @property
     def served_name(self) -> str:
         """What OpenAI clients call the model."""
         return self.settings.served_name or self.settings.model.resolve().name
+
+    def device_memory(self) -> dict[str, int]:
+        """Of the device that samples."""
+        return models.device_memory(self.settings.device)
 
     def details(self) -> dict[str, str]:
         """Which policy, from where, run by what."""
@@ -97,10 +102,11 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
         return build_router(self, dispatch)
 
     def generate(self, batch: Sequence[GenerateJob]) -> list[GenerateResult]:
-        """One group per job; prompts at fault are `invalid_input`, their neighbours unharmed."""
+        """One group per job; prompts at fault are `invalid_input`, their neighbours unharmed.
+
+        Nobody waits here for weights still to come: the runtime asks again, while others are served.
+        """
         engine = self.engine
-        wanted = max((job.min_version or 0 for job in batch), default=0)
-        engine.follow(wanted, self.settings.version_wait_s)
         rows: list[Row] = []
         prepared = [self._prepare(job) for job in batch]
         for group in prepared:

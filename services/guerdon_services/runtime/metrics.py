@@ -1,12 +1,14 @@
 """Prometheus metrics of one process, in a registry of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from guerdon.queue import QueueStats
 from guerdon.types import Status
@@ -83,6 +85,13 @@ class Metrics:
             items={status: self._items.labels(name, status.value) for status in Status},
         )
 
+    def describe(self, service: str, release: str, device_memory: Callable[[], dict[str, int]]) -> None:
+        """Say whose metrics these are, and ask for its device's memory whenever they are read."""
+        self._gauge(
+            "service_info", "1, with the name and version of the service", ["service", "version"]
+        ).labels(service, release).set(1)
+        self.registry.register(_DeviceMemory(device_memory))
+
     def queue_seen(self, stats: QueueStats) -> None:
         """Publish a look at the whole queue."""
         for state, count in (("queued", stats.queued), ("pending", stats.pending), ("dead", stats.dead)):
@@ -110,3 +119,24 @@ class Metrics:
         self, name: str, documentation: str, buckets: Sequence[float], labels: Sequence[str] = ("operation",)
     ) -> Histogram:
         return Histogram(f"guerdon_{name}", documentation, labels, buckets=buckets, registry=self.registry)
+
+
+class _DeviceMemory(Collector):
+    """Nothing on a machine without an accelerator."""
+
+    def __init__(self, read: Callable[[], dict[str, int]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "guerdon_device_memory_bytes",
+            "Memory of the accelerator: allocated, reserved, free",
+            labels=["state"],
+        )
+        for state, size in self._read().items():
+            family.add_metric([state], size)
+        return [family]
+
+    def describe(self) -> Iterable[Metric]:
+        # Registering must not ask the device.
+        return []

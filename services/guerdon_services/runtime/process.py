@@ -44,6 +44,7 @@ class Process:
         self._state: State = "starting"
         self._clean = True
         self.metrics = Metrics()
+        self.metrics.describe(service.name, service.version, service.device_memory)
         self.dispatcher = Dispatcher(service, settings, self.metrics)
         self._watchdog = Watchdog(
             lambda: self.dispatcher.lane.calls.silent_s,

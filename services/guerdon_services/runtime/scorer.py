@@ -123,6 +123,10 @@ class Service(ABC, Generic[SettingsT]):
         """What /v1/info should say beyond the obvious (model path, isolation profile ...)."""
         return {}
 
+    def device_memory(self) -> dict[str, int]:
+        """Bytes of the accelerator's memory by state (allocated, reserved, free); called at any time."""
+        return {}
+
     def routes(self, dispatch: "Dispatcher") -> "APIRouter | None":
         """HTTP routes of the service's own; their work goes through `dispatch` like everybody's.
 

@@ -19,7 +19,7 @@ from guerdon import Client, weights
 from guerdon.errors import GuerdonError, InvalidRequest
 from guerdon.types import Result, Sample, Status, UpdateRequest
 from guerdon_services import models
-from guerdon_services.models import FollowedModel, HalfRead
+from guerdon_services.models import FollowedModel, HalfRead, following
 from guerdon_services.process_reward.replica import ProcessRewardReplica
 from guerdon_services.process_reward.service import ProcessRewardScorer
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ReplicaSettings
@@ -337,7 +337,7 @@ def test_weights_that_were_read_half_way_never_score(
         raise HalfRead(f"{folder}: input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(models, "read_weights", breaks)
+        patch.setattr(following, "read_weights", breaks)
         for _ in range(2):
             with pytest.raises(NotReady, match="half read"):
                 followed.refresh()

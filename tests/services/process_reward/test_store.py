@@ -188,7 +188,7 @@ def test_a_follower_of_the_url_takes_up_what_the_learner_uploads(
     followed = FollowedModel(tiny_llama, url)
     try:
         scorer.update(request("u1"))
-        assert followed.wait_for(1, 60)
+        until(lambda: followed.refresh() or followed.version == 1)
         assert [one.version for one in followed.versions().versions] == [0, 1]
     finally:
         followed.close()

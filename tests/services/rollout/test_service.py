@@ -1,6 +1,6 @@
 """The rollout service: groups, seeds, prompts at fault, and the policy's published weights."""
 
-import threading
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from guerdon import weights
-from guerdon.types import ChatMessage, GenerateResult, GenerateSample, Sampling, Status
+from guerdon.types import ChatMessage, GenerateRequest, GenerateResult, GenerateSample, Sampling, Status
 from guerdon_services import models
 from guerdon_services.rollout.service import RolloutGenerator
 from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.runtime.process import running
 from guerdon_services.runtime.scorer import GenerateJob, NotReady
+from guerdon_services.runtime.settings import Address, RuntimeSettings
 
 SHORT = Sampling(max_new_tokens=6)
 
@@ -35,6 +37,7 @@ def ask(
     sampling: Sampling = SHORT,
     min_version: int | None = None,
 ) -> list[GenerateResult]:
+    service.refresh()  # as the runtime does before each batch
     return service.generate([GenerateJob(sample, sampling, min_version) for sample in samples])
 
 
@@ -177,7 +180,7 @@ def test_a_half_written_version_keeps_the_old_one_serving(tiny_llama: Path, tmp_
 
 
 def test_a_version_that_is_not_published_is_unavailable(tiny_llama: Path, tmp_path: Path) -> None:
-    service = opened(tiny_llama, weights_dir=tmp_path, version_wait_s=0.05)
+    service = opened(tiny_llama, weights_dir=tmp_path)
     jobs = [
         GenerateJob(GenerateSample(id=name), SHORT, min_version)
         for name, min_version in (("bad", None), ("late", 4))
@@ -189,15 +192,17 @@ def test_a_version_that_is_not_published_is_unavailable(tiny_llama: Path, tmp_pa
     assert late.id == "late"
 
 
-def test_a_request_waits_for_its_version(tiny_llama: Path, tmp_path: Path) -> None:
-    service = opened(tiny_llama, weights_dir=tmp_path, version_wait_s=30)
-    answers: list[tuple[list[int], int]] = []
-    waiting = threading.Thread(target=lambda: answers.append(greedy(service, min_version=2)))
-    waiting.start()
-    weights.publish(tmp_path, 1, shifted(tiny_llama, 0.1))
-    weights.publish(tmp_path, 2, shifted(tiny_llama, 0.2))
-    waiting.join(30)
-    assert [version for _, version in answers] == [2]
+async def test_a_request_waits_for_its_version_and_holds_nobody_up(tiny_llama: Path, tmp_path: Path) -> None:
+    service = RolloutGenerator(RolloutSettings(model=tiny_llama, weights_dir=tmp_path, version_wait_s=120))
+    early = GenerateRequest(samples=[GenerateSample(prompt="a")], sampling=SHORT, min_version=2)
+    async with running(service, RuntimeSettings(http=Address("127.0.0.1", 0))) as process:
+        waiting = asyncio.create_task(process.dispatcher.generate(early))
+        [other] = await process.dispatcher.generate(early.model_copy(update={"min_version": None}))
+        await asyncio.to_thread(weights.publish, tmp_path, 1, shifted(tiny_llama, 0.1))
+        assert not waiting.done()
+        await asyncio.to_thread(weights.publish, tmp_path, 2, shifted(tiny_llama, 0.2))
+        [late] = await waiting
+    assert [one.rollouts[0].model_version for one in (other, late)] == [0, 2]
 
 
 def test_says_which_versions_there_are_and_takes_up_the_newest(tiny_llama: Path, tmp_path: Path) -> None:

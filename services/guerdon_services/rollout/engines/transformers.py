@@ -62,9 +62,9 @@ class TransformersEngine:
         """The loaded version, and those in the folder that is followed."""
         return self._followed.versions()
 
-    def follow(self, min_version: int, timeout_s: float) -> None:
-        """Take up the latest published weights; wait up to `timeout_s` for `min_version` to appear."""
-        self._followed.wait_for(min_version, timeout_s)
+    def refresh(self) -> None:
+        """Take up the latest published weights, if there are newer ones."""
+        self._followed.refresh()
 
     def close(self) -> None:
         """Download no more."""
