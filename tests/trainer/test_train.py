@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from guerdon import weights
 from guerdon.types import Result, Status, failed
@@ -153,6 +154,22 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_over(
 
 def _stop(run: Run) -> None:
     raise Stop
+
+
+def test_events_and_texts_of_a_run_lie_in_its_tensorboard(make_config: Make, make_services: Any) -> None:
+    config = make_config("training.steps=2")
+    _attempt(config, make_services(config.run_folder / "weights" / "policy"))
+    events = EventAccumulator(str(config.run_folder / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/reward")] == [1, 2]
+    assert [event.step for event in events.Scalars("evaluation/accuracy")] == [0, 2]
+    assert {"time/wait_rollouts_fraction", "train/policy_age_mean"} <= set(events.Tags()["scalars"])
+    [first, last] = events.Tensors("rollouts/training/text_summary")
+    text = first.tensor_proto.string_val[0].decode()
+    assert (first.step, last.step) == (1, 2)
+    assert "    user: " in text
+    assert "    response 4: reward " in text
+    assert ", process reward " in text
 
 
 def test_every_step_asks_for_the_policy_it_published(make_config: Make, make_services: Any) -> None:

@@ -19,6 +19,7 @@ from guerdon_trainer.report import write_report
 from guerdon_trainer.rollouts import ServiceClient, connect
 from guerdon_trainer.run_folder import FolderRefused, RunFolder
 from guerdon_trainer.service_stats import FailureBudgetExceeded
+from guerdon_trainer.trackers import TrackerMissing
 from guerdon_trainer.train import Run, train
 
 #: How long the services may take to load their models, in seconds.
@@ -32,6 +33,7 @@ RUN_FAILURES = (
     FolderRefused,
     GuerdonError,
     RolloutError,
+    TrackerMissing,
 )
 
 

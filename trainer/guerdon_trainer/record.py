@@ -1,4 +1,4 @@
-"""Writes what happened: JSON lines, TensorBoard, and the live view."""
+"""Writes what happened: JSON lines, the recipe's trackers, and the live view."""
 
 import json
 import os
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
 from guerdon_trainer.batch import Batch
 from guerdon_trainer.checkpoint import RunState
@@ -17,6 +16,7 @@ from guerdon_trainer.evaluate import Evaluation
 from guerdon_trainer.groups import Group, ProcessRewards
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.run_folder import RunFolder, cut_after
+from guerdon_trainer.trackers import Trackers
 
 #: Responses per recorded group, and groups per step.
 _RESPONSES_KEPT = 4
@@ -24,38 +24,39 @@ _GROUPS_KEPT = 1
 
 
 class Recorder:
-    """Opened at the step of a checkpoint, it first drops what an earlier attempt wrote after it: all with None."""
+    """First drops what an earlier attempt wrote of steps after `last_step`, that of the checkpoint; all with -1."""
 
-    def __init__(self, folder: RunFolder, step: int | None, view: LiveView) -> None:
+    def __init__(self, folder: RunFolder, last_step: int, view: LiveView, trackers: Trackers) -> None:
         self._folder = folder
         self._view = view
-        last = -1 if step is None else step
+        self._trackers = trackers
         for path in (folder.metrics, folder.evaluations, folder.rollouts):
-            cut_after(path, last)
-        self._writer = SummaryWriter(str(folder.tensorboard), purge_step=last + 1)
+            cut_after(path, last_step)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._writer.close()
+        self._trackers.close()
 
     def step(self, row: dict[str, Any]) -> None:
         """One row of metrics; nested values go to the JSON line only."""
         _append(self._folder.metrics, row)
-        for name, value in row.items():
-            if isinstance(value, (int, float)) and name != "step":
-                self._writer.add_scalar(_tag(name), value, row["step"])
-        self._writer.flush()
+        numbers = {
+            _tag(name): value
+            for name, value in row.items()
+            if isinstance(value, (int, float)) and name != "step"
+        }
+        self._trackers.numbers(row["step"], numbers)
         self._view.step(row)
 
     def evaluation(self, evaluation: Evaluation, groups: Sequence[Group]) -> None:
         """A held-out evaluation with some of its responses."""
         _append(self._folder.evaluations, asdict(evaluation))
-        if evaluation.accuracy is not None:
-            self._writer.add_scalar("evaluation/accuracy", evaluation.accuracy, evaluation.step)
-        for k, chance in evaluation.pass_at.items():
-            self._writer.add_scalar(f"evaluation/pass_at_{k}", chance.value, evaluation.step)
+        numbers = {"evaluation/accuracy": evaluation.accuracy, "evaluation/reward": evaluation.reward}
+        numbers |= {f"evaluation/pass_at_{k}": chance.value for k, chance in evaluation.pass_at.items()}
+        known = {tag: value for tag, value in numbers.items() if value is not None}
+        self._trackers.numbers(evaluation.step, known)
         self.rollouts(evaluation.step, groups[:_RESPONSES_KEPT], None, kind="evaluation")
         self._view.evaluation(evaluation)
 
@@ -64,8 +65,10 @@ class Recorder:
     ) -> None:
         """Some responses of a step, for reading."""
         kept = groups if kind == "evaluation" else groups[:_GROUPS_KEPT]
-        for group in kept:
-            _append(self._folder.rollouts, {"step": step, "kind": kind, **_readable(group, process)})
+        rows = [_readable(group, process) for group in kept]
+        for row in rows:
+            _append(self._folder.rollouts, {"step": step, "kind": kind, **row})
+        self._trackers.text(step, f"rollouts/{kind}", "\n\n".join(_text(row) for row in rows))
 
 
 def step_row(
@@ -153,8 +156,27 @@ def _readable(group: Group, process: ProcessRewards | None) -> dict[str, Any]:
     }
 
 
+def _text(row: dict[str, Any]) -> str:
+    """A recorded group as a person reads it."""
+    lines = [f"question {row['question']}, reference {' or '.join(row['references']) or 'none'}"]
+    lines += [f"{message['role']}: {message['content']}" for message in row["prompt"]]
+    for number, response in enumerate(row["responses"], start=1):
+        reward = "no reward" if response["reward"] is None else f"reward {response['reward']:.3f}"
+        process = response["process"]
+        dense = "" if process is None else f", process reward {sum(process):+.4f}"
+        lines += [
+            "",
+            f"response {number}: {reward}{dense}, {response['tokens']} tokens, {response['finish_reason']}",
+        ]
+        for name, result in response["results"].items():
+            value = result["status"] if result["value"] is None else f"{result['value']:.3f}"
+            lines.append(f"  {name}: {value}{' (' + result['reason'] + ')' if result['reason'] else ''}")
+        lines.append(response["text"])
+    return "\n".join(lines)
+
+
 def _tag(name: str) -> str:
-    if name.startswith(("wait_", "seconds", "tokens_per", "optimise_", "publish_")):
+    if name.startswith(("wait_", "seconds", "tokens_per", "learn_s", "publish_")):
         return f"time/{name}"
     return name if "/" in name else f"train/{name}"
 

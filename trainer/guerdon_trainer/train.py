@@ -27,15 +27,13 @@ from guerdon_trainer.rollouts import Rollouts, ServiceClient
 from guerdon_trainer.run_folder import RunFolder
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.step import make_learner, optimise
+from guerdon_trainer.trackers import Tracked, Trackers, check_trackers
 from guerdon_trainer.weights import publish_policy
 
 
 def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> RunState:
     """Train until the recipe's last step."""
-    with (
-        run.rollouts(clients) as rollouts,
-        Recorder(run.folder, None if run.is_new else run.state.step, view) as record,
-    ):
+    with run.rollouts(clients) as rollouts, run.recorder(view) as record:
         run.greet(rollouts)
         if run.is_new:
             run.begin(rollouts, record)
@@ -43,7 +41,7 @@ def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> R
         while run.state.step < run.config.training.steps:
             collected = run.collect(collector)
             process = run.process_rewards(rollouts, collected)
-            batch = make_batch(collected.kept, process).to(run.device)
+            batch = run.batch(collected, process)
             learned = run.learn(batch)
             run.advance(collected, process)
             run.publish(rollouts)
@@ -66,6 +64,7 @@ class Run:
         self.folder = RunFolder(config.run_folder)
         self.device = torch.device(config.training.device)
         self._view = view
+        check_trackers(config.tracking)
         torch.set_num_threads(config.training.threads)
         torch.manual_seed(config.seed)
         self._prompts = PromptStream(load_questions(config.data), config.seed)
@@ -97,6 +96,13 @@ class Run:
         on_policy = self.config.rollout.ahead == 0
         key = self.state.run_id if on_policy else f"{self.state.run_id}.{self._attempt_id}"
         return Rollouts(clients, self.config, self.stats, policy_version=self.state.policy_version, key=key)
+
+    def recorder(self, view: LiveView) -> Recorder:
+        """What writes down how the run goes, from where it stands."""
+        last = -1 if self.is_new else self.state.step
+        plain = self.config.model_dump(mode="json")
+        tracked = Tracked(self.state.run_id, self.folder.path.name, self.folder.path, last, plain)
+        return Recorder(self.folder, last, view, Trackers(self.config.tracking, tracked))
 
     def greet(self, rollouts: Rollouts) -> None:
         """Make sure that every service answers before the first prompt is asked."""
@@ -139,6 +145,14 @@ class Run:
                 request_id=f"{self.state.run_id}.{self._attempt_id}.{self.state.step + 1}",
                 base_version=self.state.prm_version,
             )
+
+    def batch(self, collected: Collected, process: ProcessRewards | None) -> Batch:
+        """What the step learns from."""
+        config = self.config
+        batch = make_batch(
+            collected.kept, process, injected=config.injected, mask_truncated=config.loss.mask_truncated
+        )
+        return batch.to(self.device)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """One step of learning; returns what to log of it."""

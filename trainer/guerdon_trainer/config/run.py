@@ -1,7 +1,7 @@
 """One run: all sections, and which of them fit together."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -57,6 +57,8 @@ class RunConfig(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     failures: FailureConfig = FailureConfig()
+    #: See `guerdon_trainer.trackers`. All but tensorboard have to be installed.
+    tracking: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = ["tensorboard"]
     #: What `guerdon run` starts; `guerdon train` uses services that run already.
     services: dict[str, ServiceConfig] = {}
 
