@@ -26,12 +26,15 @@ def batch_of(groups: list[tuple[int, list[int]]]) -> Batch:
         prompt_lengths_B=torch.tensor([len(prompt) for _, prompt, _ in rows]),
         response_ids_BT=torch.tensor([(r + [0] * longest)[:longest] for _, _, r in rows]),
         mask_BT=torch.arange(longest)[None] < lengths_B[:, None],
+        reference_BT=zeros_BT.bool(),
         engine_logps_BT=zeros_BT,
         groups_B=torch.tensor([number for number, _, _ in rows]),
         rewards_B=zeros_BT[:, 0],
         outcomes_B=zeros_BT[:, 0],
+        weights_B=zeros_BT[:, 0],
         token_rewards_BT=zeros_BT,
         valid_B=torch.ones(len(rows), dtype=torch.bool),
+        learned_B=torch.ones(len(rows), dtype=torch.bool),
     )
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from guerdon_trainer.config import RewardConfig
 from guerdon_trainer.groups import Group, ProcessRewards, Response
+from guerdon_trainer.rows import Row, injected_row, sampled_row
 
 _NOTHING = float("nan")
 
@@ -19,19 +21,27 @@ class Batch:
     """The responses of a step. Only cells under `mask_BT` mean anything.
 
     `valid_B` marks the responses that got every reward; the others keep their place, but leave every baseline
-    and give no gradient. Their rewards are NaN: were one read by mistake, the loss would show it.
+    and give no gradient. Their rewards are NaN: were one read by mistake, the loss would show it. `learned_B` marks
+    the valid responses that also give a gradient: all but truncated ones, where the loss masks those.
+
+    `outcomes_B` is correctness, the first outcome reward; `rewards_B` the weighted sum of all. The tokens under
+    `reference_BT` are those of a reference that took the place of the sampled answer, and `weights_B` what its
+    likelihood counts (VeriFree's R); other losses have none.
     """
 
     input_ids_BS: Tensor
     prompt_lengths_B: Tensor
     response_ids_BT: Tensor
     mask_BT: Tensor
+    reference_BT: Tensor
     engine_logps_BT: Tensor
     groups_B: Tensor
     rewards_B: Tensor
     outcomes_B: Tensor
+    weights_B: Tensor
     token_rewards_BT: Tensor
     valid_B: Tensor
+    learned_B: Tensor
 
     def __len__(self) -> int:
         return len(self.groups_B)
@@ -43,8 +53,13 @@ class Batch:
 
     @property
     def learned_BT(self) -> Tensor:
-        """The tokens that give a gradient: those of valid responses."""
-        return self.mask_BT & self.valid_B[:, None]
+        """The tokens that give a gradient."""
+        return self.mask_BT & self.learned_B[:, None]
+
+    @property
+    def sampled_BT(self) -> Tensor:
+        """The tokens that the policy sampled, and for which the engine has log-probabilities."""
+        return self.mask_BT & ~self.reference_BT
 
     def select(self, rows: Tensor) -> "Batch":
         """These rows, without the padding that only other rows needed."""
@@ -65,49 +80,73 @@ class Batch:
         return Batch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
-def make_batch(groups: Sequence[Group], process: ProcessRewards | None) -> Batch:
+def make_batch(
+    groups: Sequence[Group],
+    process: ProcessRewards | None,
+    *,
+    injected: RewardConfig | None = None,
+    mask_truncated: bool = False,
+) -> Batch:
     """One row per response, groups in the given order.
 
-    With `process`, a response without token rewards is not valid either.
+    With `process`, a response without token rewards is not valid either. With `injected`, rows are those of
+    `rows.injected_row`. With `mask_truncated`, truncated responses give no gradient.
 
     Raises:
         ValueError: there is no response, or a row of numbers is not as long as its tokens.
     """
-    rows = [(number, group, response) for number, group in enumerate(groups) for response in group.responses]
-    if not rows:
-        raise ValueError("a batch needs at least one response")
-    responses = [response for _, _, response in rows]
-    token_rewards = [None if process is None else process.tokens.get(response.id) for response in responses]
-    valid = [
-        response.reward is not None and (process is None or rewards is not None)
-        for response, rewards in zip(responses, token_rewards, strict=True)
+    places = [
+        (number, group, response) for number, group in enumerate(groups) for response in group.responses
     ]
-    lengths = [len(response.rollout.token_ids) for response in responses]
+    if not places:
+        raise ValueError("a batch needs at least one response")
+    responses = [response for _, _, response in places]
+    rows = [_row(response, injected, mask_truncated) for response in responses]
+    token_rewards = [None if process is None else process.tokens.get(response.id) for response in responses]
+    valid_B = torch.tensor(
+        [
+            row.reward is not None and (process is None or rewards is not None)
+            for row, rewards in zip(rows, token_rewards, strict=True)
+        ]
+    )
+    lengths_B = torch.tensor([len(row.token_ids) for row in rows])
+    columns = torch.arange(max(int(lengths_B.max()), 0))[None]
+    injected_B = torch.tensor([row.injected for row in rows])
+    mask_BT = columns < lengths_B[:, None]
     return Batch(
-        input_ids_BS=_padded([group.prompt_token_ids + r.rollout.token_ids for _, group, r in rows], 0),
-        prompt_lengths_B=torch.tensor([len(group.prompt_token_ids) for _, group, _ in rows]),
-        response_ids_BT=_padded([response.rollout.token_ids for response in responses], 0),
-        mask_BT=torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None],
-        engine_logps_BT=_padded([_engine_logps(response) for response in responses], 0.0),
-        groups_B=torch.tensor([number for number, _, _ in rows]),
-        rewards_B=_values([response.reward for response in responses]),
+        input_ids_BS=_padded(
+            [group.prompt_token_ids + row.token_ids for (_, group, _), row in zip(places, rows, strict=True)],
+            0,
+        ),
+        prompt_lengths_B=torch.tensor([len(group.prompt_token_ids) for _, group, _ in places]),
+        response_ids_BT=_padded([row.token_ids for row in rows], 0),
+        mask_BT=mask_BT,
+        reference_BT=mask_BT & (columns >= (lengths_B - injected_B)[:, None]),
+        engine_logps_BT=_padded([row.engine_logps for row in rows], 0.0),
+        groups_B=torch.tensor([number for number, _, _ in places]),
+        rewards_B=_values([row.reward for row in rows]),
         outcomes_B=_values([response.outcome for response in responses]),
+        weights_B=_values([row.weight for row in rows]),
         token_rewards_BT=_padded(
             [
-                [_NOTHING] * length if rewards is None else _as_long(rewards, length, response)
-                for rewards, length, response in zip(token_rewards, lengths, responses, strict=True)
+                [_NOTHING] * len(row.token_ids) if rewards is None else _as_long(rewards, response)
+                for rewards, row, response in zip(token_rewards, rows, responses, strict=True)
             ],
             0.0,
         ),
-        valid_B=torch.tensor(valid),
+        valid_B=valid_B,
+        learned_B=valid_B & torch.tensor([row.learned for row in rows]),
     )
 
 
-def _engine_logps(response: Response) -> list[float]:
-    return _as_long(response.rollout.logprobs, len(response.rollout.token_ids), response)
+def _row(response: Response, injected: RewardConfig | None, mask_truncated: bool) -> Row:
+    if injected is None:
+        return sampled_row(response, mask_truncated=mask_truncated)
+    return injected_row(response, injected, mask_truncated=mask_truncated)
 
 
-def _as_long(values: list[float], length: int, response: Response) -> list[float]:
+def _as_long(values: list[float], response: Response) -> list[float]:
+    length = len(response.rollout.token_ids)
     if len(values) != length:
         raise ValueError(f"response {response.id} has {length} tokens and {len(values)} numbers for them")
     return values

@@ -134,31 +134,45 @@ def _accumulate(
     temperature = config.rollout.temperature
     for rows in _own_parts(learner.policy, batch, config.optimizer.micro_batch_tokens):
         if len(rows) == 0:
+            _initial_logps(learner, None, temperature)
             learner.policy.idle().backward()
-            if learner.initial is not None:
-                with torch.no_grad():
-                    learner.initial.idle()
             continue
         part = batch.select(rows)
         width = part.mask_BT.shape[1]
+        initial_BT = _initial_logps(learner, part, temperature)
         logps_BT, entropy_BT = token_logprobs(learner.policy, part, temperature)
         # On policy: the weights that sampled are those being trained, and recomputing would repeat this forward.
         old_BT = logps_BT.detach() if old_logps_BT is None else old_logps_BT[rows, :width]
         part_advantages = advantages[rows] if advantages.dim() == 1 else advantages[rows, :width]
-        loss = loss_of(config.loss, logps_BT, old_BT, part_advantages, part, denominator)
+        loss = loss_of(
+            config.loss,
+            logps_BT,
+            old_BT,
+            part_advantages,
+            part,
+            denominator,
+            initial_logps_BT=initial_BT,
+            entropy_BT=entropy_BT,
+        )
         # FSDP takes the mean over ranks, and this is a part of a sum.
         (loss.value * ranks()).backward()
         means.total("loss", loss.value.detach())
         for name, value in loss.metrics.items():
             means.add(name, value, float(loss.count))
         recomputed = config.optimizer.old_logprobs == "recompute"
-        _measure(means, part, logps_BT.detach(), old_BT, entropy_BT.detach())
+        _measure(means, part, logps_BT.detach(), old_BT, initial_BT, entropy_BT.detach())
         _mismatch(means, part, old_BT if recomputed else logps_BT.detach())
-        if learner.initial is not None:
-            with torch.no_grad():
-                initial_BT, _ = token_logprobs(learner.initial, part, temperature, entropy=False)
-            means.over_tokens("kl_initial", kl_estimate(logps_BT.detach(), initial_BT), part.mask_BT)
     means.close("loss")
+
+
+@torch.no_grad()
+def _initial_logps(learner: Learner, batch: Batch | None, temperature: float) -> Tensor | None:
+    """Log-probabilities under the initial policy, where it is kept; without a batch the forward of an idle rank."""
+    if learner.initial is None:
+        return None
+    if batch is None:
+        return learner.initial.idle()
+    return token_logprobs(learner.initial, batch, temperature, entropy=False)[0]
 
 
 def _mini_batches(batch: Batch, count: int, seed: str) -> Iterator[Tensor]:
@@ -178,14 +192,23 @@ def _mini_batches(batch: Batch, count: int, seed: str) -> Iterator[Tensor]:
     yield from torch.tensor(rows, device=batch.mask_BT.device).tensor_split(min(count, len(rows)))
 
 
-def _measure(means: Means, batch: Batch, logps_BT: Tensor, old_BT: Tensor, entropy_BT: Tensor) -> None:
-    means.over_tokens("entropy", entropy_BT, batch.mask_BT)
-    means.over_tokens("kl_old", kl_estimate(logps_BT, old_BT), batch.mask_BT)
+def _measure(
+    means: Means,
+    batch: Batch,
+    logps_BT: Tensor,
+    old_BT: Tensor,
+    initial_BT: Tensor | None,
+    entropy_BT: Tensor,
+) -> None:
+    means.over_tokens("entropy", entropy_BT, batch.sampled_BT)
+    means.over_tokens("kl_old", kl_estimate(logps_BT, old_BT), batch.sampled_BT)
+    if initial_BT is not None:
+        means.over_tokens("kl_initial", kl_estimate(logps_BT, initial_BT), batch.sampled_BT)
 
 
 def _mismatch(means: Means, batch: Batch, trainer_BT: Tensor) -> None:
     # Should be rounding (and the drift since, when old_logprobs is engine): more means that engine and trainer
     # disagree about weights, template or temperature.
-    difference_BT = torch.where(batch.mask_BT, (trainer_BT - batch.engine_logps_BT).abs(), 0)
-    means.over_tokens("engine_mismatch", difference_BT, batch.mask_BT)
+    difference_BT = torch.where(batch.sampled_BT, (trainer_BT - batch.engine_logps_BT).abs(), 0)
+    means.over_tokens("engine_mismatch", difference_BT, batch.sampled_BT)
     means.largest("engine_mismatch_max", difference_BT)

@@ -56,7 +56,7 @@ class LossSection(Section):
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
     #: See `losses.kl`. k3+ has the value of k3 and a gradient that does not end at its bound.
     kl_estimator: Literal["k1", "k2", "k3", "k1+", "k3+"] = "k3+"
-    #: Adds this times an entropy bonus estimated from the sampled tokens, see `losses.entropy`.
+    #: Takes away this times the policy's entropy, per token, aggregated as the loss is.
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
 
 

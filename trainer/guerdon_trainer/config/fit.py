@@ -1,6 +1,7 @@
 """Which rewards, advantages and losses go together; what does not is a sentence that names the keys."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from guerdon_trainer.config.algorithms import NftConfig, VeriFreeConfig
 
@@ -56,9 +57,23 @@ def _check_nft(config: "RunConfig") -> None:
 def _check_verifree(config: "RunConfig", loss: VeriFreeConfig) -> None:
     if config.injected is None:
         raise ValueError(f"loss.service {loss.service!r} is no entry of rewards with role outcome")
+    if not _scores_what_follows(config.injected.options):
+        raise ValueError(
+            f"loss verifree needs all tokens of the answer scored: give {loss.service!r} the option template verifree, "
+            "or custom with scored: text"
+        )
     temperature = config.injected.options.get("temperature", 1.0)
     if temperature != config.rollout.temperature:
         raise ValueError(
             f"loss verifree needs the same temperature in the options of {loss.service!r} ({temperature}) and in "
             f"rollout.temperature ({config.rollout.temperature})"
         )
+
+
+def _scores_what_follows(options: Mapping[str, Any]) -> bool:
+    """Whether the tokens that the reference reward scores begin where the sampled ones end."""
+    template = options.get("template")
+    custom = options.get("custom_template")
+    return template == "verifree" or (
+        template == "custom" and (custom is None or custom.get("scored") == "text")
+    )

@@ -5,7 +5,6 @@ its gradient to `tests/trainer/losses`.
 """
 
 from guerdon_trainer.losses.base import Loss
-from guerdon_trainer.losses.entropy import entropy_surrogate
 from guerdon_trainer.losses.gspo import gspo_loss
 from guerdon_trainer.losses.gspo_token import gspo_token_loss
 from guerdon_trainer.losses.kl import kl_estimate
@@ -16,7 +15,6 @@ from guerdon_trainer.losses.verifree import verifree_loss
 
 __all__ = [
     "Loss",
-    "entropy_surrogate",
     "gspo_loss",
     "gspo_token_loss",
     "kl_estimate",
