@@ -1,17 +1,20 @@
 """When a call is worth another attempt."""
 
+import math
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import stamina
 
-from guerdon.errors import Overloaded, ServiceFailure
+from guerdon.errors import InvalidRequest, Overloaded, ServiceFailure
 
 T = TypeVar("T")
 
 #: Longest pause between two attempts, in seconds, unless the service itself asks for a longer one.
 MAX_PAUSE_S = 2.0
+#: A longer time is this one: gRPC takes very long deadlines for ones that have passed.
+MAX_TIMEOUT_S = 1e8
 
 
 class Attempts(Generic[T]):
@@ -19,11 +22,17 @@ class Attempts(Generic[T]):
 
     `attempt` gets the seconds that are left. It waits as long as an `Overloaded` service asks for, else twice
     as long each time, up to `MAX_PAUSE_S`.
+
+    Raises:
+        InvalidRequest: `timeout_s` is no number.
     """
 
     def __init__(
         self, attempt: Callable[[float], Coroutine[Any, Any, T]], timeout_s: float, retries: int
     ) -> None:
+        if math.isnan(timeout_s):
+            raise InvalidRequest("timeout_s: must be a number of seconds, not nan")
+        timeout_s = max(0.0, min(timeout_s, MAX_TIMEOUT_S))
         self._attempt = attempt
         self._timeout_s = timeout_s
         self._retries = retries
@@ -37,7 +46,7 @@ class Attempts(Generic[T]):
         retries = stamina.retry_context(
             on=self._worth_another,
             attempts=self._retries + 1,
-            timeout=self._timeout_s,
+            timeout=self._timeout_s or None,  # with 0 it warns; no time is no second attempt anyway
             wait_initial=self._max_pause_s / 20,
             wait_max=self._max_pause_s,
             wait_jitter=self._max_pause_s / 20,

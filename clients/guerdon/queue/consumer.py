@@ -116,8 +116,11 @@ class Consumer:
             self._surplus = entries[max_entries:]
             return entries[:max_entries]
 
-    async def complete(self, entry: Entry, reply: Reply) -> None:
+    async def complete(self, entry: Entry, reply: Reply, *, passing: bool = False) -> None:
         """Answer a request. Its first answer is the one that counts; later ones vanish.
+
+        A `passing` answer says in its body that the work was not done. It is not kept, as one whose status says so:
+        who asks again has it done.
 
         Raises:
             Unavailable: Redis could not be reached for a minute. The request will be delivered again.
@@ -126,7 +129,7 @@ class Consumer:
             await self._link.call(
                 "complete",
                 *(entry.stream, entry.entry_id, entry.request_id, entry.client),
-                *(reply.status.value, reply.reason, reply.body),
+                *(reply.status.value, reply.reason, reply.body, int(passing)),
                 patience_s=PATIENCE_S,
             )
         finally:

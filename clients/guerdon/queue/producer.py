@@ -1,12 +1,13 @@
 """The client's end of the queue."""
 
 import asyncio
+import math
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guerdon.errors import GuerdonError, Overloaded, Unauthorized, Unavailable
+from guerdon.errors import GuerdonError, InvalidRequest, Overloaded, Unauthorized, Unavailable
 from guerdon.queue.link import BACKOFF_S, BLOCK_MS, Link, log
 from guerdon.types import Status
 
@@ -20,6 +21,10 @@ PROBE_CHUNK = 100
 OUTAGE_LIMIT_S = 60.0
 #: Replies that one read fetches at most.
 REPLIES_PER_READ = 64
+#: Bytes of a request id: it is part of the names of keys.
+MAX_ID_BYTES = 1024
+#: Seconds: a deadline that is further away counts as this one.
+MAX_DEADLINE_S = 1e8
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Producer:
         self._reader: asyncio.Task[None] | None = None
         self._prober: asyncio.Task[None] | None = None
         self._probe_now = asyncio.Event()
+        #: Id of the last reply that was read.
+        self._last = "0"
         self._serial = 0
         self._closed = False
 
@@ -91,6 +98,7 @@ class Producer:
         the W3C traceparent that the worker continues.
 
         Raises:
+            InvalidRequest: an id that is no text or too long, or a deadline that is no number.
             Overloaded: the queue is full.
             Unavailable: Redis cannot be reached, or this producer is closed.
         """
@@ -98,9 +106,10 @@ class Producer:
             raise Unavailable("this producer is closed")
         loop = asyncio.get_running_loop()
         named, request_id = bool(request_id), request_id or uuid.uuid4().hex
+        _check(request_id, deadline_s)
         if (known := self._waiting.get(request_id)) is not None:
             return known.future
-        expires = None if deadline_s is None else loop.time() + deadline_s
+        expires = None if deadline_s is None else loop.time() + min(deadline_s, MAX_DEADLINE_S)
         self._serial += 1
         priority = 0 if high_priority else 1
         waiting = _Waiting(
@@ -205,17 +214,17 @@ class Producer:
             log.warning("%s failed: %s", script, error)
 
     async def _read_replies(self) -> None:
-        last, pause, away = "0", BACKOFF_S[0], False
+        pause, away = BACKOFF_S[0], False
         key = self._link.key(f"reply:{self.client_id}")
         while not self._closed:
             try:
                 answer = await self._link.block(
-                    *("XREAD", "COUNT", REPLIES_PER_READ, "BLOCK", BLOCK_MS, "STREAMS", key, last)
+                    *("XREAD", "COUNT", REPLIES_PER_READ, "BLOCK", BLOCK_MS, "STREAMS", key, self._last)
                 )
             except GuerdonError as error:
                 log.warning("waiting for replies of %s: %s", self.service, error)
                 # Whatever was not read yet is still there, under whichever id a recovered server gave it.
-                last, away = "0", True
+                self._last, away = "0", True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, BACKOFF_S[1])
                 continue
@@ -225,7 +234,7 @@ class Producer:
                 self._probe_now.set()
             if answer:
                 entries: list[tuple[bytes, dict[bytes, bytes]]] = answer[0][1]
-                last = entries[-1][0].decode()
+                self._last = entries[-1][0].decode()
                 self._deliver(entries)
 
     def _deliver(self, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> None:
@@ -264,15 +273,33 @@ class Producer:
     async def _probe(self, silent: Sequence[_Waiting]) -> None:
         now = asyncio.get_running_loop().time()
         states = await self._link.call("probe", self.client_id, *(waiting.request_id for waiting in silent))
+        if b"answered" in states:
+            # Sent again, maybe under an older id: a server that lost its data numbers by its clock, which may be slow.
+            self._last = "0"
         for waiting, state in zip(silent, states, strict=True):
             waiting.heard = now
+            if state == b"broken":
+                reason = "Redis holds something else under the keys of this request"
+                self._resolve(Reply(waiting.request_id, Status.INTERNAL_ERROR, reason, b""))
             # The queue may be full by now; the next probe tries again.
-            if state == b"missing" and not waiting.future.done():
+            elif state == b"missing" and not waiting.future.done():
                 await self._send(waiting, 0.0)
 
     def _give_up(self, status: Status, reason: str) -> None:
         for waiting in list(self._waiting.values()):
             self._resolve(Reply(waiting.request_id, status, reason, b""))
+
+
+def _check(request_id: str, deadline_s: float | None) -> None:
+    try:
+        size = len(request_id.encode())
+    except UnicodeEncodeError:
+        # Redis would be given another id, under which nobody waits for the answer.
+        raise InvalidRequest("request id: holds half of a surrogate pair, which is no text") from None
+    if size > MAX_ID_BYTES:
+        raise InvalidRequest(f"request id: has {size} bytes, at most {MAX_ID_BYTES} are possible")
+    if deadline_s is not None and math.isnan(deadline_s):
+        raise InvalidRequest("deadline_s: must be a number of seconds, not nan")
 
 
 def _reply(fields: Mapping[bytes, bytes]) -> Reply:

@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 #: Seconds between attempts to join a queue that cannot be reached, and between two looks at its length.
 _RETRY_S = 1.0
 _LOOK_EVERY_S = 5.0
+#: Statuses of work that was not done: who asks again should have it done.
+_NOT_DONE = frozenset({Status.TIMEOUT, Status.OVERLOADED, Status.UNAVAILABLE})
 #: Statuses that a trace shows as errors.
 _OUR_FAULT = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.INTERNAL_ERROR})
 #: Seconds that handing work back may take when the process ends.
@@ -153,7 +155,7 @@ class Worker:
         self._metrics.worker_entries.labels(status.value).inc()
         came.end(name, status.value, failed=status in _OUR_FAULT)
         try:
-            await self._consumer.complete(entry, reply)
+            await self._consumer.complete(entry, reply, passing=status in _NOT_DONE)
         except errors.GuerdonError as error:
             log.error("a result could not be delivered; the entry will come again", error=str(error))
 

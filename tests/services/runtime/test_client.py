@@ -1,6 +1,7 @@
 """The project's own client against real doors: the same results and the same errors whichever way."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from types import ModuleType
@@ -10,7 +11,7 @@ import pytest
 
 from guerdon import errors
 from guerdon.client import AsyncClient
-from guerdon.types import GenerateSample, Result, Sample, Sampling, UpdateRequest
+from guerdon.types import GenerateSample, Result, Sample, Sampling, Status, UpdateRequest
 
 
 @pytest.fixture
@@ -116,3 +117,49 @@ async def test_a_wrong_token_is_unauthorized(serve: Any, scorers: ModuleType) ->
                 with pytest.raises(errors.Unauthorized):
                     await wrong.score([Sample(response="1")])
                 assert (await right.score([Sample(response="1")]))[0].value == 1.0
+
+
+@pytest.mark.parametrize("timeout_s", [math.inf, 1e300])
+async def test_a_timeout_may_be_as_long_as_one_likes(
+    serve: Any, scorers: ModuleType, redis_url: str, connect: Any, timeout_s: float
+) -> None:
+    async with serve(scorers.Echo(scorers.EchoSettings()), queue=redis_url) as served:
+        for client in await connect(served, "echo", timeout_s=timeout_s):
+            [result] = await client.score([Sample(response="2")])
+            assert result.value == 2.0
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "kind"),
+    [(math.nan, errors.InvalidRequest), (0.0, errors.Timeout), (-1.0, errors.Timeout)],
+)
+async def test_a_timeout_that_is_none_is_the_same_error_at_every_door(
+    serve: Any, scorers: ModuleType, redis_url: str, connect: Any, timeout_s: float, kind: type[Exception]
+) -> None:
+    async with serve(scorers.Echo(scorers.EchoSettings()), queue=redis_url) as served:
+        *direct, queue = await connect(served, "echo")
+        for client in direct:
+            with pytest.raises(kind):
+                await client.score([Sample(response="2")], timeout_s=timeout_s)
+        # A queue has no refusal but that of an item.
+        if kind is errors.Timeout:
+            [result] = await queue.score([Sample(response="2")], timeout_s=timeout_s)
+            assert (result.status, result.value) == (Status.TIMEOUT, None)
+        else:
+            with pytest.raises(kind):
+                await queue.score([Sample(response="2")], timeout_s=timeout_s)
+
+
+async def test_what_was_not_done_under_a_key_is_done_when_it_is_asked_for_again(
+    serve: Any, scorers: ModuleType, redis_url: str, connect: Any
+) -> None:
+    service = scorers.Echo(scorers.EchoSettings(max_items=1))
+    async with serve(service, queue=redis_url) as served:
+        *_, client = await connect(served, "echo")
+        samples = [Sample(id="a", response="not_ready"), Sample(id="b", response="1.5")]
+        first = await client.score(samples, key="step 1")
+        assert [(one.status, one.value) for one in first] == [(Status.UNAVAILABLE, None), (Status.OK, 1.5)]
+        asked = sum(map(len, service.batches))
+        again = await client.score(samples, key="step 1")
+        assert [one.status for one in again] == [Status.UNAVAILABLE, Status.OK]
+        assert sum(map(len, service.batches)) == asked + 1

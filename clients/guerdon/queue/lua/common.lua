@@ -64,7 +64,8 @@ end
 
 local function send(client, request_id, status, reason, body)
   local key = reply_key(client)
-  redis.call('XADD', key, '*', 'rid', request_id, 'status', status, 'reason', reason, 'body', body)
+  -- A client under whose name somebody else keeps something hears nothing; its requests must not come back for ever.
+  redis.pcall('XADD', key, '*', 'rid', request_id, 'status', status, 'reason', reason, 'body', body)
   redis.call('PEXPIRE', key, REPLY_TTL_MS)
 end
 
@@ -100,12 +101,13 @@ local function known(request_id, client)
 end
 
 -- Answers an entry and forgets it. The first final answer of a request is kept and sent; a later one is not,
--- so this may be called again when the caller does not know whether the first call arrived.
-local function finish(stream, id, request_id, client, status, reason, body)
+-- so this may be called again when the caller does not know whether the first call arrived. `passing` is '1' for a body
+-- which says that the work was not done.
+local function finish(stream, id, request_id, client, status, reason, body, passing)
   local flight = redis.call('HMGET', flight_key(request_id), 'id', 'client')
   redis.call('XACK', stream, GROUP, id)
   local first = redis.call('XDEL', stream, id) == 1
-  if FINAL[status] then
+  if FINAL[status] and passing ~= '1' then
     local key = result_key(request_id)
     first = redis.call('EXISTS', key) == 0
     if first then

@@ -70,23 +70,36 @@ local function admit(stream, entry, deliveries, alone)
   end
 end
 
-local function claim(stream, id, deliveries, alone)
-  local claimed = redis.call('XCLAIM', stream, GROUP, consumer, 0, id)
-  if claimed[1] then admit(stream, claimed[1], deliveries, alone) end
+-- Calls `act` on an entry. Where somebody else has written to the keys of its request, this costs the request alone.
+local function apart(act, stream, entry, deliveries, alone)
+  local fine, problem = pcall(act, stream, entry, deliveries, alone)
+  if fine then return end
+  dead_letter(stream, named(entry[2]), deliveries, 'its keys hold something else: ' .. (problem.err or problem))
+  redis.call('XACK', stream, GROUP, entry[1])
+  redis.call('XDEL', stream, entry[1])
 end
 
-local function bury(stream, id, deliveries)
-  local entry = redis.call('XRANGE', stream, id, id)[1]
-  if not entry then
-    redis.call('XACK', stream, GROUP, id)
-    return
-  end
-  local field = named(entry[2])
+local function claim(stream, id, deliveries, alone)
+  local claimed = redis.call('XCLAIM', stream, GROUP, consumer, 0, id)
+  if claimed[1] then apart(admit, stream, claimed[1], deliveries, alone) end
+end
+
+local function give_up(stream, entry, deliveries)
+  local id, field = entry[1], named(entry[2])
   local problem = malformed(id, field)
   if problem then return refuse(stream, id, field, deliveries, problem) end
   local reason = 'given up: ' .. deliveries .. ' workers stopped answering while they worked on it'
   dead_letter(stream, field, deliveries, reason)
   finish(stream, id, field.rid, field.client, 'internal_error', reason, '')
+end
+
+local function bury(stream, id, deliveries)
+  local entry = redis.call('XRANGE', stream, id, id)[1]
+  if entry then
+    apart(give_up, stream, entry, deliveries)
+  else
+    redis.call('XACK', stream, GROUP, id)
+  end
 end
 
 -- Takes what others left behind. Entries that were handed back, or that one worker left when it died, are taken
@@ -122,13 +135,13 @@ local function read(stream)
     answer = redis.call(unpack(command))
   end
   if answer then
-    for _, entry in ipairs(answer[1][2]) do admit(stream, entry, 1, 0) end
+    for _, entry in ipairs(answer[1][2]) do apart(admit, stream, entry, 1, 0) end
   end
 end
 
 for i = 7, #ARGV, 2 do
   local entry = redis.call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1])[1]
-  if entry then admit(ARGV[i], entry, 1, 0) end
+  if entry then apart(admit, ARGV[i], entry, 1, 0) end
 end
 
 local waiting = 0
