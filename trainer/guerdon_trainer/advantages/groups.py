@@ -85,7 +85,7 @@ def group_rates(outcomes_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Tensor
 
     Arguments are those of `grouped`; outcomes lie in [0, 1]. Uniform groups of fractions are 0 as well.
     """
-    groups = grouped(groups_B, valid_B, outcomes_B.dtype)
-    outcomes_B = torch.where(groups.valid_B, outcomes_B, torch.zeros_like(outcomes_B))
+    groups = grouped(groups_B, valid_B)
+    outcomes_B = torch.where(groups.valid_B, outcomes_B.float(), 0)
     rates_B = groups.usable_only(groups.mean(outcomes_B))
     return torch.where(groups.uniform(outcomes_B), torch.zeros_like(rates_B), rates_B)
