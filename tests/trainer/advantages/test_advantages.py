@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from guerdon_trainer.advantages import grpo_advantages, keep_by_accuracy, prime_advantages, rloo_advantages
+from guerdon_trainer.advantages import (
+    gae_advantages,
+    group_rates,
+    grpo_advantages,
+    keep_by_accuracy,
+    prime_advantages,
+    reinforce_pp_advantages,
+    rloo_advantages,
+)
 
 
 def prime(rewards_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Tensor:
@@ -18,7 +26,26 @@ def prime(rewards_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Tensor:
     return prime_advantages(zeros, rewards_B, mask, groups_B, valid_B, whiten=False)[:, 0]
 
 
-ESTIMATORS = pytest.mark.parametrize("estimator", [grpo_advantages, rloo_advantages, prime])
+def dr_grpo(rewards_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Tensor:
+    return grpo_advantages(rewards_B, groups_B, valid_B, scale="none")
+
+
+def reinforce_pp(rewards_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Tensor:
+    """REINFORCE++-baseline on one-token responses, shape (B,)."""
+    mask = torch.ones(len(rewards_B), 1)
+    return reinforce_pp_advantages(rewards_B, mask, groups_B, valid_B, baseline="group", whiten=False)[:, 0]
+
+
+def nft_signal(rewards_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Tensor:
+    """What NFT's loss makes of a group's rate on policy: outcome - r, and nothing where the rate is 0."""
+    rates_B = group_rates(rewards_B, groups_B, valid_B)
+    return torch.where((rates_B > 0) & (rates_B < 1), rewards_B - rates_B, 0)
+
+
+#: By name, all with one policy for what cannot be compared.
+ESTIMATORS = pytest.mark.parametrize(
+    "estimator", [grpo_advantages, dr_grpo, rloo_advantages, prime, reinforce_pp, nft_signal]
+)
 Estimator = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -38,7 +65,7 @@ def test_rloo_golden() -> None:
 
 
 @ESTIMATORS
-def test_a_response_without_reward_leaves_the_baseline_and_gets_nothing(estimator: Estimator) -> None:
+def test_rule_3_a_response_without_reward_leaves_the_baseline_and_gets_nothing(estimator: Estimator) -> None:
     groups = torch.tensor([0, 0, 0, 1, 1])
     valid = torch.tensor([True, True, False, True, True])
     missing = estimator(torch.tensor([1.0, 0.0, float("nan"), 1.0, 0.0]), groups, valid)
@@ -49,15 +76,15 @@ def test_a_response_without_reward_leaves_the_baseline_and_gets_nothing(estimato
 
 @ESTIMATORS
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1 / 3])
-def test_a_uniform_group_is_exactly_zero(estimator: Estimator, reward: float) -> None:
+def test_rule_3_a_uniform_group_is_exactly_zero(estimator: Estimator, reward: float) -> None:
     rewards = torch.tensor([reward] * 7 + [1.0, 0.0])
     advantages = estimator(rewards, torch.tensor([3] * 7 + [4, 4]), yes(9))
-    torch.testing.assert_close(advantages[:7], torch.zeros(7), atol=1e-7, rtol=0)
+    assert (advantages[:7] == 0).all()
     assert advantages[7] > 0
 
 
 @ESTIMATORS
-def test_a_single_response_has_nothing_to_be_compared_with(estimator: Estimator) -> None:
+def test_rule_3_a_single_response_has_nothing_to_be_compared_with(estimator: Estimator) -> None:
     assert estimator(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0, 1, 1]), yes(3))[0].item() == 0.0
 
 
@@ -134,5 +161,115 @@ def test_unknown_choices_are_refused() -> None:
     groups = torch.zeros(2, dtype=torch.long)
     with pytest.raises(ValueError, match="none of std, batch_std, none"):
         grpo_advantages(ones, groups, yes(2), scale="max")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="neither batch nor group"):
+        reinforce_pp_advantages(ones, ones[:, None], groups, yes(2), baseline="none")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="neither paper nor released"):
         prime_advantages(ones[:, None], ones, ones[:, None], groups, yes(2), form="both")  # pyright: ignore[reportArgumentType]
+
+
+@ESTIMATORS
+def test_rule_3_ragged_groups_are_what_they_are_alone(estimator: Estimator) -> None:
+    rewards = torch.tensor([1.0, 0.0, 0.25, 1.0, 0.5])
+    groups = torch.tensor([5, 8, 5, 8, 5])
+    together = estimator(rewards, groups, yes(5))
+    for rows in ([0, 2, 4], [1, 3]):
+        alone = estimator(rewards[rows], groups[rows], yes(len(rows)))
+        torch.testing.assert_close(together[rows], alone)
+
+
+def test_a_uniform_group_of_any_size_has_no_rounding_to_be_blown_up() -> None:
+    # The mean of 64 times 0.3 is not 0.3 in fp32, and 1e-6 is all that would stand between that and an advantage.
+    rewards = torch.full((64,), 0.3)
+    assert (grpo_advantages(rewards, torch.zeros(64, dtype=torch.long), yes(64)) == 0).all()
+
+
+def test_a_floor_for_the_deviation_silences_groups_below_it() -> None:
+    rewards = torch.tensor([0.5, 0.5001, 0.2, 0.4])
+    groups = torch.tensor([0, 0, 1, 1])
+    for scale in ("std", "none"):
+        advantages = grpo_advantages(rewards, groups, yes(4), scale=scale, min_std=0.01)
+        assert (advantages[:2] == 0).all()
+        assert (advantages[2:] != 0).all()
+
+
+def test_reinforce_pp_golden() -> None:
+    rewards, mask = torch.tensor([1.0, 0.0, 0.5]), torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0]])
+    groups = torch.tensor([0, 0, 1])
+    plain = reinforce_pp_advantages(rewards, mask, groups, yes(3), gamma=0.5, whiten=False)
+    torch.testing.assert_close(plain, torch.tensor([[0.25, 0.5, 1.0], [0, 0, 0], [0.25, 0.5, 0]]))
+    values = torch.tensor([0.25, 0.5, 1.0, 0, 0.25, 0.5])
+    whitened = reinforce_pp_advantages(rewards, mask, groups, yes(3), gamma=0.5)
+    torch.testing.assert_close(whitened[mask.bool()], (values - values.mean()) / values.std())
+    centred = reinforce_pp_advantages(
+        rewards, mask, groups, yes(3), baseline="group", gamma=0.5, whiten=False
+    )
+    # Group 1 has one response and stays out.
+    torch.testing.assert_close(centred, torch.tensor([[0.125, 0.25, 0.5], [-0.5, 0, 0], [0, 0, 0]]))
+
+
+def test_reinforce_pp_takes_rewards_per_token() -> None:
+    rewards, mask = torch.tensor([1.0, 0.0]), torch.tensor([[1, 1], [1, 1]])
+    penalty = torch.tensor([[-0.5, -0.25], [0.0, -1.0]])
+    advantages = reinforce_pp_advantages(
+        rewards, mask, torch.tensor([0, 0]), yes(2), token_rewards_BT=penalty, whiten=False
+    )
+    torch.testing.assert_close(advantages, torch.tensor([[0.25, 0.75], [-1.0, -1.0]]))
+
+
+def returns(rewards: Tensor, mask: Tensor, gamma: float) -> dict[str, Tensor]:
+    """One row's returns by each estimator that has some, without any baseline."""
+    groups, valid = torch.zeros(1, dtype=torch.long), yes(1)
+    plus = reinforce_pp_advantages(
+        torch.zeros(1), mask, groups, valid, token_rewards_BT=rewards, gamma=gamma, whiten=False
+    )
+    _, gae = gae_advantages(rewards, torch.zeros_like(rewards), mask, gamma=gamma, lam=1.0, whiten=False)
+    return {"reinforce_pp": plus, "gae": gae}
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.5])
+def test_rule_7_returns_cross_a_gap_and_only_own_tokens_count_as_steps(gamma: float) -> None:
+    garbage = float("nan")
+    gap = torch.tensor([[1.0, garbage, garbage, 4.0, garbage]])
+    mask = torch.tensor([[1, 0, 0, 1, 0]])
+    for name, found in returns(gap, mask, gamma).items():
+        expected = torch.tensor([[1 + gamma * 4, 0, 0, 4, 0]])
+        torch.testing.assert_close(found, expected, msg=name)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.5])
+def test_rule_7_so_do_the_returns_of_prime(gamma: float) -> None:
+    rewards = torch.tensor([[0.0, 9.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    mask = torch.tensor([[1, 0, 1, 1], [1, 1, 0, 0]])
+    advantages = prime_advantages(
+        rewards,
+        torch.tensor([1.0, 0.0]),
+        mask,
+        torch.zeros(2, dtype=torch.long),
+        yes(2),
+        gamma_process=gamma,
+        gamma_outcome=gamma,
+        whiten=False,
+    )
+    g = gamma
+    torch.testing.assert_close(advantages[0], torch.tensor([g + g * g, 0, 1 + g, 1.0]))
+
+
+def test_rule_7_a_penalty_is_masked_before_it_is_summed() -> None:
+    rewards, mask = torch.tensor([1.0]), torch.tensor([[1, 1, 0]])
+    for garbage in (0.0, 1e6, float("nan")):
+        penalty = torch.tensor([[-0.1, -0.2, garbage]])
+        advantages = reinforce_pp_advantages(
+            rewards, mask, torch.zeros(1, dtype=torch.long), yes(1), token_rewards_BT=penalty, whiten=False
+        )
+        torch.testing.assert_close(advantages, torch.tensor([[0.7, 0.8, 0.0]]))
+
+
+def test_rule_2_an_empty_response_has_no_last_token() -> None:
+    rewards = torch.tensor([1.0, 0.0, 0.5])
+    mask = torch.tensor([[1, 1], [0, 0], [1, 0]])
+    groups = torch.zeros(3, dtype=torch.long)
+    for baseline in ("batch", "group"):
+        advantages = reinforce_pp_advantages(rewards, mask, groups, yes(3), baseline=baseline)
+        assert advantages.isfinite().all()
+        assert (advantages[~mask.bool()] == 0).all()
+        assert advantages[0, 0] > advantages[2, 0]

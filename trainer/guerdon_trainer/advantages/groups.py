@@ -57,6 +57,11 @@ class Groups:
         high_G = high_B.new_full((self.size,), float("-inf")).scatter_reduce_(0, self.index_B, high_B, "amax")
         return (low_G >= high_G)[self.index_B]
 
+    def leave_one_out(self, values_B: Tensor) -> Tensor:
+        """Each value minus the mean of the others in its group; exactly 0 where there is nothing to compare."""
+        silent_B = ~self.usable_B | self.uniform(values_B)
+        return torch.where(silent_B, 0, values_B - self.mean_of_others(values_B))
+
     def usable_only(self, advantages_B: Tensor) -> Tensor:
         """`advantages_B` with zeros where there is nothing to compare."""
         return torch.where(self.usable_B, advantages_B, torch.zeros_like(advantages_B))

@@ -45,7 +45,7 @@ def prime_advantages(
     """
     groups = grouped(groups_B, valid_B, token_rewards_BT.dtype)
     mask_BT = mask_BT.bool() & groups.usable_B[:, None]
-    outcome_B = groups.usable_only(outcomes_B - groups.mean_of_others(outcomes_B))
+    outcome_B = groups.leave_one_out(outcomes_B)
     returns_BT = outcome_weight * returns_to_go(on_last_token(outcome_B, mask_BT), mask_BT, gamma_outcome)
     if process_weight != 0:
         filled = grouped(groups_B, groups.valid_B & mask_BT.any(-1), token_rewards_BT.dtype)

@@ -3,7 +3,6 @@
 Shape suffixes: B responses.
 """
 
-import torch
 from torch import Tensor
 
 from guerdon_trainer.advantages.groups import grouped
@@ -14,6 +13,4 @@ def rloo_advantages(rewards_B: Tensor, groups_B: Tensor, valid_B: Tensor) -> Ten
 
     Arguments are those of `grpo_advantages`.
     """
-    groups = grouped(groups_B, valid_B, rewards_B.dtype)
-    advantages_B = groups.usable_only(rewards_B - groups.mean_of_others(rewards_B))
-    return torch.where(groups.uniform(rewards_B), 0, advantages_B)
+    return grouped(groups_B, valid_B, rewards_B.dtype).leave_one_out(rewards_B)
