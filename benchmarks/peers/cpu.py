@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psutil
 
@@ -32,6 +32,24 @@ class ChildrenClock:
             living = sum(_or_zero(read) for read in self._readers)
         gone = resource.getrusage(resource.RUSAGE_CHILDREN)
         return living + int((gone.ru_utime + gone.ru_stime) * 1e9)
+
+
+class TreesClock:
+    """CPU time of other processes, each with all that lives below it; 0 where there is none."""
+
+    def __init__(self, pids: Sequence[int | None]) -> None:
+        self._trees = [_tree(pid) for pid in pids]
+
+    def read_ns(self) -> list[int]:
+        """Nanoseconds up to now, per process given."""
+        return [sum(_or_zero(read) for read in tree) for tree in self._trees]
+
+
+def _tree(pid: int | None) -> list[Callable[[], int]]:
+    if pid is None:
+        return []
+    root = psutil.Process(pid)
+    return [_reader(process) for process in (root, *root.children(recursive=True))]
 
 
 def _reader(child: psutil.Process) -> Callable[[], int]:
