@@ -330,6 +330,17 @@ def test_rows_of_a_time_are_chosen(tmp_path: Path) -> None:
     assert "Double a number." in prompts("livecodebench", tmp_path, LIVECODEBENCH, easy)[0]
 
 
+def test_rows_come_through_the_datasets_library_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe as it stands, but for where the file lies."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    files = (
+        f"data.settings={{data_files: {written(tmp_path, LIVECODEBENCH)}, cache_dir: {tmp_path / 'cache'}}}"
+    )
+    questions = load_benchmark_questions(load_benchmark("livecodebench", [files]))
+    assert [question.id for question in questions] == ["abc1_a", "3700"]
+    assert [len(question.code.tests) for question in questions if question.code] == [2, 2]
+
+
 def test_a_list_of_rows_and_a_number_of_questions(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps([{**AIME2025, "id": str(n)} for n in range(30)]))
     config = load_benchmark("aime2025", ["data.size=10"], tmp_path / "rows.json")

@@ -122,7 +122,7 @@ def test_failures_are_counted_apart_and_never_as_wrong(
 
     def score(sample: Sample) -> Any:
         if _key(sample.id) in ((4, 0), (0, 0)):
-            return failed(Status.INVALID_INPUT, "the reference cannot be read")
+            return failed(Status.INVALID_INPUT, "took too long")
         if _key(sample.id)[0] == 1:
             return failed(Status.TIMEOUT, "took too long")
         return float(sample.response == "right")
@@ -149,6 +149,7 @@ def test_failures_are_counted_apart_and_never_as_wrong(
         "no verdict from math: 2 invalid_input, 4 timeout; these count neither as right nor as wrong"
         in result.output
     )
+    assert "the last reason: took too long" in result.output
     assert "accuracy would be 45.8% were all of them wrong, and 75.0% were all right" in result.output
     assert all("value" not in line for line in _lines(recipe) if line["status"] != "ok")
 

@@ -24,6 +24,7 @@ class Summary:
     responses_per_question: int
     judged: int
     failed: dict[str, dict[str, int]]
+    last_reason: dict[str, str]
     not_asked: int
     accuracy: Estimate | None
     if_failed: tuple[float, float]
@@ -54,6 +55,7 @@ def summarise(config: BenchmarkConfig, questions: Sequence[str], answers: Iterab
         responses_per_question=n,
         judged=sum(judged),
         failed=_failures(everything),
+        last_reason={str(answer.failed_at): answer.reason for answer in everything if answer.value is None},
         not_asked=len(questions) * n - len(everything),
         accuracy=accuracy(right, judged, confidence),
         if_failed=(
@@ -115,6 +117,7 @@ def remarks(summary: Summary) -> list[str]:
     for service, counts in summary.failed.items():
         listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         said.append(f"no verdict from {service}: {listed}; these count neither as right nor as wrong")
+        said.append(f"  the last reason: {summary.last_reason[service]}")
     if summary.not_asked:
         said.append(f"{summary.not_asked} of {total} responses were not asked for yet")
     if summary.judged < total:
