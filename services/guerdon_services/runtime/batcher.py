@@ -358,7 +358,10 @@ def _named(batch: Sequence[_Item[Any, Any]]) -> list[dict[str, str | None]]:
 
 
 def _describe(error: BaseException) -> str:
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # a message that cannot be said is a failure all the same
+        return type(error).__name__
     return (
         f"{type(error).__name__}: {text}"
         if text and not isinstance(error, _WrongResults)

@@ -372,7 +372,8 @@ class Dispatcher:
         self, job: object, answer: Result | GenerateResult | UpdateResponse, waited_s: float
     ) -> bool:
         """Whether a job is early for the weights that it asks for, and may still wait for them."""
-        if answer.status is not Status.UNAVAILABLE or not isinstance(job, (ScoreJob, GenerateJob)):
+        status = getattr(answer, "status", None)  # a service may have left it out
+        if status is not Status.UNAVAILABLE or not isinstance(job, (ScoreJob, GenerateJob)):
             return False
         asked, loaded = job.min_version, self.service.model_version
         early = asked is not None and loaded is not None and asked > loaded

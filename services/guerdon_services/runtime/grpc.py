@@ -156,7 +156,7 @@ class _Handlers:
         async def handler(body: bytes, context: Context) -> bytes:
             async with self._answering(native.name, context):
                 submission = await native.begin(await read(native.parse_proto, body))
-                return encoded(native.gather(await submission.all()))
+                return native.written(self._dispatcher.service, await submission.all(), encoded)
 
         return _grpc.unary_unary_rpc_method_handler(handler)
 
@@ -167,7 +167,7 @@ class _Handlers:
                 async with aclosing(submission.chunks()) as chunks:
                     async for chunk in chunks:
                         for index, answer in chunk:
-                            yield encoded(native.indexed(index, answer))
+                            yield native.line_written(self._dispatcher.service, index, answer, encoded)
 
         return _grpc.unary_stream_rpc_method_handler(handler)
 

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from guerdon import errors
-from guerdon.types import ServiceInfo, VersionsRequest, VersionsResponse
+from guerdon.types import Message, ServiceInfo, VersionsRequest, VersionsResponse
 from guerdon_services.runtime import metrics as exposition
 from guerdon_services.runtime import openapi, problem
 from guerdon_services.runtime.auth import TokenGuard
@@ -25,7 +25,7 @@ from guerdon_services.runtime.health import Health
 from guerdon_services.runtime.metrics import Metrics
 from guerdon_services.runtime.native import Native, natives, read
 from guerdon_services.runtime.problem import FieldError, InvalidFields, Problem, problem_response
-from guerdon_services.runtime.scorer import AnyScorer, Scorer
+from guerdon_services.runtime.scorer import AnyScorer, AnyService, Scorer
 from guerdon_services.runtime.submission import Submission
 from guerdon_services.runtime.validation import parse_versions
 
@@ -36,6 +36,8 @@ T = TypeVar("T")
 TIMEOUT_HEADER = "Guerdon-Timeout-S"
 NDJSON = "application/x-ndjson"
 
+#: FastAPI's own spans (from 0.165 on) would say of one door what ours say of all.
+_NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 #: nginx's status for a client that left; nobody reads it.
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -50,7 +52,9 @@ def build_app(
 ) -> FastAPI:
     """The ASGI application of one service; only the routes that the service supports exist."""
     service = dispatcher.service
-    app = FastAPI(title=f"guerdon {service.name}", version=service.version, redoc_url=None)
+    app = FastAPI(
+        title=f"guerdon {service.name}", version=service.version, redoc_url=None, telemetry=_NO_TELEMETRY
+    )
 
     def refused(path: str, outcome: str) -> None:
         metrics.refused("http", path.removeprefix("/v1/"), outcome)
@@ -62,7 +66,7 @@ def build_app(
     _add_common(app, dispatcher, metrics, health)
     operations = natives(dispatcher)
     for native in operations:
-        _add_native(app, native, metrics)
+        _add_native(app, native, metrics, service)
     if dispatcher.has_versions:
         _add_versions(app, dispatcher, metrics)
     own = service.routes(dispatcher)
@@ -74,11 +78,11 @@ def build_app(
     return app
 
 
-def _add_native(app: FastAPI, native: Native[Any, Any], metrics: Metrics) -> None:
+def _add_native(app: FastAPI, native: Native[Any, Any], metrics: Metrics, service: AnyService) -> None:
     async def endpoint(request: Request) -> Response:
         outcome = "internal"
         try:
-            response = await _answer(request, native)
+            response = await _answer(request, native, service)
             outcome = "ok" if response is not None else "cancelled"
             return response or Response(status_code=_CLIENT_CLOSED_REQUEST)
         except ClientDisconnect:
@@ -101,13 +105,13 @@ def _add_native(app: FastAPI, native: Native[Any, Any], metrics: Metrics) -> Non
     )
 
 
-async def _answer(request: Request, native: Native[Any, Any]) -> Response | None:
+async def _answer(request: Request, native: Native[Any, Any], service: AnyService) -> Response | None:
     """The answer, or None when the client left before it came."""
     timeout_s = _timeout_s(request)
     body = await request.body()
     submission = await native.begin(await read(native.parse_json, body), timeout_s)
     if native.line is not None and NDJSON in request.headers.get("accept", ""):
-        return _Lines(submission, native)
+        return _Lines(submission, native, service)
     watcher = asyncio.create_task(_cancel_when_gone(request.receive, submission))
     try:
         results = await submission.all()
@@ -115,17 +119,22 @@ async def _answer(request: Request, native: Native[Any, Any]) -> Response | None
         watcher.cancel()
     if submission.cancelled:
         return None
-    return Response(native.gather(results).model_dump_json(), media_type="application/json")
+    return Response(native.written(service, results, _json), media_type="application/json")
+
+
+def _json(answer: Message) -> str:
+    return answer.model_dump_json()
 
 
 class _Lines(Response):
     """A streamed answer: a line for each item as it finishes."""
 
-    def __init__(self, submission: Submission[Any], native: Native[Any, Any]) -> None:
+    def __init__(self, submission: Submission[Any], native: Native[Any, Any], service: AnyService) -> None:
         super().__init__(media_type=NDJSON)
         del self.headers["content-length"]
         self._submission = submission
         self._native = native
+        self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the lines; items that have not started are dropped when the client leaves."""
@@ -133,7 +142,9 @@ class _Lines(Response):
         watcher = asyncio.create_task(_cancel_when_gone(receive, self._submission))
         try:
             async for chunk in self._submission.chunks():
-                lines = [self._native.indexed(index, answer).model_dump_json() for index, answer in chunk]
+                lines = [
+                    self._native.line_written(self._service, index, answer, _json) for index, answer in chunk
+                ]
                 text = "\n".join([*lines, ""])
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
         finally:

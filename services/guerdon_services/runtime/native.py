@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import structlog
 
 from guerdon import codec
 from guerdon.errors import InternalError, InvalidRequest
@@ -17,14 +19,18 @@ from guerdon.types import (
     Result,
     ScoreRequest,
     ScoreResponse,
+    Status,
     UpdateRequest,
     UpdateResponse,
 )
 from guerdon_services.runtime import protobuf, stamping, validation
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.scorer import AnyService
-from guerdon_services.runtime.submission import Outcome, Submission
+from guerdon_services.runtime.submission import Failure, Outcome, Submission
 
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 ParsedT = TypeVar("ParsedT")
 ParsedT_contra = TypeVar("ParsedT_contra", contravariant=True)
 AnswerT = TypeVar("AnswerT")
@@ -62,6 +68,37 @@ class Native(Generic[ParsedT, AnswerT]):
         """The streamed form of one answer."""
         assert self.line is not None
         return self.line.model_construct(index=index, result=answer)
+
+    def written(self, service: AnyService, answers: Sequence[AnswerT], write: Callable[[Message], T]) -> T:
+        """The whole answer in the form of a door. One that has no such form is a failure, and costs no neighbour."""
+        try:
+            return write(self.gather(answers))
+        except Exception:
+            return write(self.gather([self._writable(service, one, write) for one in answers]))
+
+    def line_written(
+        self, service: AnyService, index: int, answer: AnswerT, write: Callable[[Message], T]
+    ) -> T:
+        """One streamed item; as `written`."""
+        try:
+            return write(self.indexed(index, answer))
+        except Exception:
+            return write(self.indexed(index, self._writable(service, answer, write)))
+
+    def _writable(self, service: AnyService, answer: AnswerT, write: Callable[[Message], T]) -> AnswerT:
+        message = cast(Any, answer)
+        try:
+            write(message)
+        except Exception as error:
+            log.exception("an answer cannot be written", operation=self.name)
+            failure: Outcome[Any] = Outcome(
+                Failure(Status.INTERNAL_ERROR, f"the answer cannot be written: {error}")
+            )
+            if isinstance(message, UpdateResponse):
+                return self.refused(service, message.request_id, failure)
+            refused = cast(Any, self.refused(service, "", failure))
+            return refused.model_copy(update={"id": message.id})
+        return answer
 
 
 def natives(dispatcher: Dispatcher) -> list[Native[Any, Any]]:

@@ -5,10 +5,14 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import structlog
+
 from guerdon.types import Status
 from guerdon_services.runtime import origin
 
 ResultT = TypeVar("ResultT")
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +95,20 @@ class Submission(Generic[ResultT]):
         if self.resolved(index):
             return
         for item in self._places[index]:
-            self._results[item] = self._finish(item, outcome)
+            self._results[item] = self._finished(item, outcome)
             self._fresh.append(item)
             self._missing -= 1
         self._news.set()
         if self._missing == 0:
             self._ended()
+
+    def _finished(self, item: int, outcome: Outcome[ResultT]) -> ResultT:
+        try:
+            return self._finish(item, outcome)
+        except Exception as error:  # the service put its result together wrongly, past all checks
+            log.exception("a result cannot be read")
+            reason = f"the result cannot be read: {type(error).__name__}: {error}"
+            return self._finish(item, Outcome(Failure(Status.INTERNAL_ERROR, reason)))
 
     def resolved(self, index: int) -> bool:
         """Whether there is no need for outcome number `index`."""

@@ -102,6 +102,14 @@ class Echo(Scorer[EchoSettings, EchoOptions]):
             return Result(status=Status.OK, value=1.0).model_copy(update={"status": Status.TIMEOUT})
         if word == "constructed":
             return Result.model_construct(status=Status.OK, value=math.nan)
+        if word == "typed":
+            return Result.model_construct(status=Status.OK, value="7")
+        if word == "statusless":
+            return Result.model_construct(value=1.0)
+        if word == "half":
+            return Result(status=Status.OK, value=1.0, reason="half a pair: \ud800")
+        if word == "mute":
+            raise _MuteError
         if word == "exit":
             raise SystemExit(3)
         if word == "unscorable":
@@ -119,6 +127,11 @@ class Echo(Scorer[EchoSettings, EchoOptions]):
             return Result(status=Status.OK, value=0.0)
         value = float(word) * job.options.scale + job.options.shift
         return Result(status=Status.OK, value=value, reason=f"echo of {word}")
+
+
+class _MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("what this exception says cannot be said")
 
 
 class Counting(Echo):

@@ -163,3 +163,17 @@ async def test_what_was_not_done_under_a_key_is_done_when_it_is_asked_for_again(
         again = await client.score(samples, key="step 1")
         assert [one.status for one in again] == [Status.UNAVAILABLE, Status.OK]
         assert sum(map(len, service.batches)) == asked + 1
+
+
+@pytest.mark.parametrize("word", ["typed", "statusless", "half", "mute", "constructed", "exit", "short"])
+async def test_a_result_that_cannot_be_said_costs_no_neighbour_at_any_door(
+    serve: Any, scorers: ModuleType, redis_url: str, connect: Any, word: str
+) -> None:
+    samples = [Sample(id=str(index), response=one) for index, one in enumerate(["1.5", word, "2"])]
+    async with serve(scorers.Echo(scorers.EchoSettings()), queue=redis_url) as served:
+        for client in await connect(served, "echo"):
+            streamed = {index: one async for index, one in client.score_stream(samples)}
+            for results in (await client.score(samples), [streamed[index] for index in range(3)]):
+                assert [one.value for one in results] == [1.5, None, 2.0]
+                assert [one.id for one in results] == ["0", "1", "2"]
+                assert results[1].status is Status.INTERNAL_ERROR
