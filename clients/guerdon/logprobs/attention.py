@@ -8,7 +8,7 @@ of the row, C of a tail and its context, n of a block, K size of a head.
 # pyright: standard
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from typing import Any, cast
 
@@ -38,11 +38,9 @@ def packed_hidden_states(model: nn.Module, row: PackedRow) -> Tensor:
     return output.last_hidden_state[0]
 
 
-@contextmanager
-def same_attention(model: nn.Module) -> Iterator[None]:
+def same_attention(model: nn.Module) -> AbstractContextManager[None]:
     """Within it the model attends as it does where this is called; for whoever repeats a layer's forward later."""
-    with _attention(model, cast(Any, model).config.get_text_config()._attn_implementation):
-        yield
+    return _attention(model, cast(Any, model).config.get_text_config()._attn_implementation)
 
 
 @contextmanager
