@@ -51,6 +51,8 @@ def test_every_recipe_is_valid(recipe: str) -> None:
             "an entry of rewards with role process needs advantage prime or reinforce_pp",
         ),
         ("rollout.max_policy_age=1", "rollout.max_policy_age above 0 needs optimizer.old_logprobs engine"),
+        ("rollout.ahead=1", "rollout.ahead above rollout.max_policy_age: groups would be too old"),
+        ("tracking=[excel]", "'tracking.0': input should be 'tensorboard', 'wandb', 'mlflow' or 'trackio'"),
         ("rewards.0.role=process", "rewards needs at least one entry with role outcome"),
     ],
 )
@@ -59,6 +61,38 @@ def test_a_mistake_is_one_sentence_with_its_path(make_config: Make, override: st
         make_config("seed=0", override)
     assert str(error.value).startswith(sentence)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("optimizer.old_logprobs=engine",), "importance corrects nothing where optimizer.old_logprobs is"),
+        (
+            (
+                "loss={name: gspo}",
+                "advantage={name: grpo}",
+                "rewards=[{service: math}]",
+                "process_reward=null",
+            ),
+            "loss gspo is per sequence: importance.level must be sequence",
+        ),
+        (
+            ("loss={name: nft}", "advantage=null", "rewards=[{service: math}]", "process_reward=null"),
+            "importance weights advantages, and loss nft has no use for them",
+        ),
+    ],
+)
+def test_importance_goes_with_what_it_can_weigh(
+    make_config: Make, overrides: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        make_config("importance={}", *overrides)
+
+
+def test_importance_makes_up_for_an_older_policy(make_config: Make) -> None:
+    config = make_config("importance={}", "rollout.max_policy_age=1", "rollout.ahead=1")
+    assert config.importance is not None
+    assert (config.importance.level, config.importance.cap) == ("token", 2.0)
 
 
 def test_an_unknown_recipe_lists_the_known_ones() -> None:

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -136,7 +137,7 @@ def test_metrics_say_what_happened(make_config: Make, batch: Batch) -> None:
     config = make_config(*PLAIN, *LOSSES[0])
     metrics = optimise(_learner(config), batch, advantages_of(config, batch), config, 1)
     assert set(metrics) == {
-        "loss", "ratio_mean", "clip_fraction", "entropy", "kl_old", "engine_mismatch", "engine_mismatch_max",
+        "loss", "ratio_mean", "clip_fraction", "entropy", "kl_old", "engine_mismatch", "engine_mismatch_max", "engine_kl",
         "grad_norm", "lr",
     }  # fmt: skip
     assert all(math.isfinite(value) for value in metrics.values())
@@ -150,3 +151,64 @@ def test_a_batch_without_any_reward_is_an_error(make_config: Make, make_group: C
     batch = make_batch([make_group(0, {"1": None, "2": None})], None)
     with pytest.raises(ValueError, match="no response of the batch has a reward"):
         optimise(_learner(config), batch, advantages_of(config, batch), config, 1)
+
+
+#: A correction that goes with one advantage per sequence, and one per token; NaN stands where the engine said nothing.
+CORRECTED = (
+    (*LOSSES[0], "importance={level: sequence, cap: 8}"),
+    (*LOSSES[1], "importance={level: token, cap: 8}"),
+    (*LOSSES[2], "importance={level: token, cap: 8}"),
+)
+
+
+def _engine(batch: Batch, config: RunConfig, drift: float) -> Batch:
+    """The batch of an engine that finds every token e^drift times less likely than the trainer."""
+    logps_BT = all_logprobs(_learner(config).policy, batch, 1.0, 10_000)
+    nothing_BT = torch.full_like(logps_BT, math.nan)
+    return replace(batch, engine_logps_BT=torch.where(batch.sampled_BT, logps_BT - drift, nothing_BT))
+
+
+@pytest.mark.parametrize("overrides", CORRECTED)
+def test_where_engine_and_trainer_agree_a_correction_changes_nothing(
+    make_config: Make, batch: Batch, overrides: tuple[str, ...]
+) -> None:
+    plain, corrected = make_config(*PLAIN, *overrides[:-1]), make_config(*PLAIN, *overrides)
+    batch = _engine(batch, plain, 0.0)
+    gradient, metrics = _gradient(plain, batch)
+    again, figures = _gradient(corrected, batch)
+    torch.testing.assert_close(again, gradient, atol=1e-7, rtol=1e-5)
+    assert metrics["engine_kl"] == pytest.approx(0, abs=1e-9)
+    assert figures["importance_weight"] == pytest.approx(1)
+    assert figures["importance_truncated"] == 0
+    assert "importance_weight" not in metrics
+
+
+@pytest.mark.parametrize("cap", [8.0, 1.25])
+@pytest.mark.parametrize("tokens", [10_000, 1])
+def test_tokens_that_the_engine_found_less_likely_weigh_more_up_to_the_cap(
+    make_config: Make, batch: Batch, cap: float, tokens: int
+) -> None:
+    words = (*PLAIN, *LOSSES[2], "optimizer.max_grad_norm=1e3", f"optimizer.micro_batch_tokens={tokens}")
+    plain, corrected = make_config(*words), make_config(*words, f"importance={{level: token, cap: {cap}}}")
+    batch = _engine(batch, plain, math.log(2))
+    gradient, metrics = _gradient(plain, batch)
+    again, figures = _gradient(corrected, batch)
+    weight = min(2.0, cap)
+    torch.testing.assert_close(again, gradient * weight, atol=1e-6, rtol=1e-4)
+    assert figures["importance_weight"] == pytest.approx(weight, rel=1e-5)
+    assert figures["importance_truncated"] == (cap < 2)
+    # KL(engine || trainer) by k3: e^d - d - 1 with d the trainer's log-probability less the engine's.
+    assert metrics["engine_kl"] == pytest.approx(2 - math.log(2) - 1, rel=1e-4)
+    assert metrics["engine_mismatch"] == pytest.approx(math.log(2), rel=1e-4)
+
+
+def test_a_sequence_weighs_by_all_its_tokens(make_config: Make, make_group: Callable[..., Group]) -> None:
+    words = (*PLAIN, *LOSSES[0])
+    plain = make_config(*words)
+    corrected = make_config(*words, "importance={level: sequence, cap: 64}")
+    group = make_group(0, {"12": 1.0, "345": 0.0})
+    batch = _engine(make_batch([group], None), plain, math.log(2))
+    lengths_B = batch.mask_BT.sum(-1)
+    _, figures = _gradient(corrected, batch)
+    expected = float((lengths_B * 2.0**lengths_B).sum() / lengths_B.sum())
+    assert figures["importance_weight"] == pytest.approx(expected, rel=1e-4)

@@ -33,6 +33,9 @@ _CURVES: dict[str, list[tuple[str, str]]] = {
         ("kl_old", "KL to the sampling policy, nats per token"),
         ("ratio_mean", "importance ratio, mean"),
         ("engine_mismatch", "engine against trainer, |log-prob difference|, nats"),
+        ("engine_kl", "engine against trainer, KL (k3), nats per token"),
+        ("importance_weight", "importance weight against the engine, mean"),
+        ("importance_truncated", "importance weights cut at the cap, share"),
     ],
     "Data and services": [
         ("tokens_per_s", "response tokens per second"),

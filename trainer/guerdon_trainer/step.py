@@ -17,7 +17,9 @@ from transformers import PreTrainedModel
 
 from guerdon_trainer.batch import Batch
 from guerdon_trainer.config import OptimizerConfig, RunConfig
+from guerdon_trainer.config.importance import ImportanceConfig
 from guerdon_trainer.distributed import rank, ranks, shard, sum_over_ranks, total_norm
+from guerdon_trainer.losses.importance import importance_weights, truncated, weighted
 from guerdon_trainer.losses.kl import kl_estimate
 from guerdon_trainer.means import Means
 from guerdon_trainer.micro_batches import micro_batches
@@ -144,6 +146,8 @@ def _accumulate(
         # On policy: the weights that sampled are those being trained, and recomputing would repeat this forward.
         old_BT = logps_BT.detach() if old_logps_BT is None else old_logps_BT[rows, :width]
         part_advantages = advantages[rows] if advantages.dim() == 1 else advantages[rows, :width]
+        if config.importance is not None:
+            part_advantages = _corrected(config.importance, part_advantages, old_BT, part, means)
         loss = loss_of(
             config.loss,
             logps_BT,
@@ -163,6 +167,20 @@ def _accumulate(
         _measure(means, part, logps_BT.detach(), old_BT, initial_BT, entropy_BT.detach())
         _mismatch(means, part, old_BT if recomputed else logps_BT.detach())
     means.close("loss")
+
+
+def _corrected(
+    correction: ImportanceConfig, advantages: Tensor, trainer_BT: Tensor, batch: Batch, means: Means
+) -> Tensor:
+    """The advantages, weighted for what trainer and engine make of the same tokens."""
+    weights_BT = importance_weights(
+        trainer_BT, batch.engine_logps_BT, batch.sampled_BT, level=correction.level, cap=correction.cap
+    )
+    means.over_tokens("importance_weight", weights_BT, batch.sampled_BT)
+    means.over_tokens(
+        "importance_truncated", truncated(weights_BT, batch.sampled_BT, correction.cap), batch.sampled_BT
+    )
+    return weighted(advantages, weights_BT)
 
 
 @torch.no_grad()
@@ -212,3 +230,4 @@ def _mismatch(means: Means, batch: Batch, trainer_BT: Tensor) -> None:
     difference_BT = torch.where(batch.sampled_BT, (trainer_BT - batch.engine_logps_BT).abs(), 0)
     means.over_tokens("engine_mismatch", difference_BT, batch.sampled_BT)
     means.largest("engine_mismatch_max", difference_BT)
+    means.over_tokens("engine_kl", kl_estimate(batch.engine_logps_BT, trainer_BT), batch.sampled_BT)
