@@ -1,6 +1,7 @@
 """`guerdon serve NAME`: start one service. Heavy imports wait until they are needed."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -77,6 +78,7 @@ def serve(
     options = {
         key: value for key, value in locals().items() if key not in ("name", "assignments", "token_file")
     }
+    _open_streams()
     from guerdon_services.runtime import launch
 
     try:
@@ -89,4 +91,17 @@ def serve(
     except (launch.Refused, OSError) as error:
         typer.echo(f"guerdon serve: {error}", err=True)
         raise typer.Exit(2) from None
+    except UnicodeDecodeError:
+        typer.echo(f"guerdon serve: {token_file} is no text, so it cannot be a token", err=True)
+        raise typer.Exit(2) from None
     raise typer.Exit(launch.run(service, settings))
+
+
+def _open_streams() -> None:
+    """Replace standard streams that were closed before the start: no socket may get their numbers, and no log lines."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the process lives)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Generic, TypeVar, cast
 
 import structlog
@@ -25,7 +26,7 @@ from guerdon.types import (
 )
 from guerdon_services.runtime import duplicates, stamping
 from guerdon_services.runtime.batcher import Batcher
-from guerdon_services.runtime.lane import Lane
+from guerdon_services.runtime.lane import Lane, contained
 from guerdon_services.runtime.metrics import Metrics, OperationMetrics
 from guerdon_services.runtime.scorer import (
     AnyScorer,
@@ -181,7 +182,7 @@ class Dispatcher:
                 f"version {wanted} did not come in {timeout_s:.3g} s, version {current} is served"
             )
         try:
-            return await asyncio.to_thread(service.versions)
+            return await asyncio.to_thread(contained, service.versions)
         except NotReady as error:
             raise errors.Unavailable(str(error)) from error
         except Exception as error:
@@ -372,8 +373,7 @@ class Dispatcher:
         self, job: object, answer: Result | GenerateResult | UpdateResponse, waited_s: float
     ) -> bool:
         """Whether a job is early for the weights that it asks for, and may still wait for them."""
-        status = getattr(answer, "status", None)  # a service may have left it out
-        if status is not Status.UNAVAILABLE or not isinstance(job, (ScoreJob, GenerateJob)):
+        if not isinstance(job, (ScoreJob, GenerateJob)) or getattr(answer, "status", 0) != Status.UNAVAILABLE:
             return False
         asked, loaded = job.min_version, self.service.model_version
         early = asked is not None and loaded is not None and asked > loaded
@@ -391,7 +391,7 @@ def _sized(jobs: Sequence[JobT | Failure], tokens: Callable[[JobT], int]) -> lis
             sized.append(job)
             continue
         try:
-            sized.append((job, tokens(job)))
+            sized.append((job, index(contained(tokens, job))))
         except Unscorable as error:
             sized.append(Failure(Status.INVALID_INPUT, str(error)))
         except Exception as error:

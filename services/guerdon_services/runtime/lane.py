@@ -19,6 +19,20 @@ T = TypeVar("T")
 _TIMER_SLACK_S = 0.0005
 
 
+def contained(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a service's `function`; for a thread of asyncio.
+
+    What asyncio cannot bring back from there (StopIteration), and what would end the process (a library's SystemExit),
+    becomes a RuntimeError.
+    """
+    try:
+        return function(*arguments)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
 class Line(Protocol):
     """What a lane needs of a waiting line; see `batcher.Batcher`."""
 
@@ -67,12 +81,12 @@ class Lane:
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Run `function` in one of the threads, outside any batch."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, contained, function)
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a part of a batch in one of the threads."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self.calls.run, function, *arguments)
+        return await loop.run_in_executor(self._executor, self.calls.run, contained, function, *arguments)
 
     async def call_when_free(self, function: Callable[[], None]) -> None:
         """Run `function` as if it were a batch, if none runs and no request is half done; else do nothing."""

@@ -4,6 +4,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -47,7 +48,7 @@ def parse_address(text: str) -> Address:
 class RuntimeSettings(BaseModel):
     """Doors, limits and manners of one process; the service has settings of its own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     http: Address | None = None
     grpc: Address | None = None
@@ -65,11 +66,11 @@ class RuntimeSettings(BaseModel):
     drain_s: Annotated[float, Field(ge=0)] = 30.0
     #: Seconds that new work is still taken after readiness flipped, for load balancers to notice.
     drain_delay_s: Annotated[float, Field(ge=0)] = 0.0
-    #: Seconds that a queue entry stays ours without a sign of life.
-    lease_s: Annotated[float, Field(gt=0)] = 30.0
+    #: Seconds that a queue entry stays ours without a sign of life; what is handed back counts as a day old.
+    lease_s: Annotated[float, Field(ge=0.1, lt=86_400)] = 30.0
     max_deliveries: Annotated[int, Field(ge=1)] = 5
     #: Seconds without a sign of life after which a batch, or the event loop, counts as stuck; 0 means never.
-    stuck_after_s: Annotated[float, Field(ge=0)] = 900.0
+    stuck_after_s: Annotated[float, Field(ge=0, le=1e8)] = 900.0
     exit_when_stuck: bool = False
     #: Seconds of execution after which the items of a batch are logged as slow; 0 means never.
     slow_s: Annotated[float, Field(ge=0)] = 30.0
@@ -85,6 +86,8 @@ class RuntimeSettings(BaseModel):
             raise ValueError(
                 "max_request_items must not exceed max_pending: no such request could be admitted"
             )
+        if self.queue is not None and (flaw := _queue_flaw(self.queue)):
+            raise ValueError(f"queue: {flaw}; expected something like redis://127.0.0.1:6379/0")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
         if self.token is not None and (flaw := token_flaw(self.token.get_secret_value())):
@@ -95,3 +98,13 @@ class RuntimeSettings(BaseModel):
                     f"{door} is reachable from other machines: set GUERDON_TOKEN or --token-file, or bind to 127.0.0.1"
                 )
         return self
+
+
+def _queue_flaw(url: str) -> str | None:
+    """Why the URL of a queue cannot be used, without quoting it: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return str(error)
+    return None if parts.scheme in ("redis", "rediss", "unix") else f"the scheme {parts.scheme!r} is unknown"

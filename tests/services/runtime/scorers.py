@@ -1,10 +1,11 @@
 """Services that do as the response says. Tests load them by the `scorers` fixture; scripts, as a sibling."""
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -146,6 +147,24 @@ class Counting(Echo):
         return len(job.sample.response)
 
 
+class Miscounting(Echo):
+    """Counts wrongly."""
+
+    name = "miscounting"
+
+    def tokens(self, job: ScoreJob[EchoOptions]) -> Any:
+        """No number, or no answer."""
+        match job.sample.response:
+            case "none":
+                return None
+            case "half":
+                return 0.5
+            case "exit":
+                sys.exit(3)
+            case _:
+                return 1
+
+
 class Tally(Learner[EchoSettings, EchoOptions]):
     """Its weights are the number of updates it saw."""
 
@@ -267,4 +286,10 @@ class Broken(Echo):
     def open(self) -> None:
         """Fail, after as long as told."""
         super().open()
-        raise FileNotFoundError("no such model")
+        match self.settings.label:
+            case "exit":
+                sys.exit("no such model")
+            case "stop":
+                next(iter(()))
+            case _:
+                raise FileNotFoundError("no such model")

@@ -39,6 +39,16 @@ async def test_a_failure_that_cannot_be_said_is_a_failure_all_the_same(
     assert [one["value"] for one in results] == [1.0, None, 2.0]
 
 
+async def test_tokens_that_are_no_number_cost_their_item(serve: Any, scorers: ModuleType) -> None:
+    async with serve(scorers.Miscounting(scorers.EchoSettings())) as served:
+        answer = await served.http.post("/v1/score", json=body("1", "none", "half", "exit", "2"))
+        again = await served.http.post("/v1/score", json=body("3"))
+    results = answer.json()["results"]
+    assert [one["value"] for one in results] == [1.0, None, None, None, 2.0]
+    assert {one["status"] for one in results[1:4]} == {"internal_error"}
+    assert again.json()["results"][0]["value"] == 3.0
+
+
 async def test_a_failure_with_a_value_does_not_leave_the_service(serve: Any, scorers: ModuleType) -> None:
     async with serve(scorers.Echo(scorers.EchoSettings())) as served:
         answer = await served.http.post("/v1/score", json=body("1", "copied", "constructed"))

@@ -103,11 +103,20 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         ({"token": ""}, "the token is empty"),
         ({"log_format": "xml"}, "log_format"),
         ({"drain_s": -1}, "drain_s"),
+        ({"drain_s": float("inf")}, "drain_s"),
+        ({"lease_s": float("inf")}, "lease_s"),
+        ({"lease_s": 1e-6}, "lease_s"),
+        # What was handed back would then wait longer than what a dead worker left.
+        ({"lease_s": 86_400}, "lease_s"),
+        ({"stuck_after_s": 1e300}, "stuck_after_s"),
+        ({"queue": "foo://x"}, "queue: the scheme 'foo' is unknown"),
+        ({"queue": "redis://:secret@127.0.0.1:port/0"}, "queue: Port could not be cast"),
     ],
 )
 def test_incoherent_settings_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(launch.Refused, match=words):
+    with pytest.raises(launch.Refused, match=words) as refused:
         launch.runtime_settings(options)
+    assert "secret" not in str(refused.value)
 
 
 def test_the_command_line_says_what_is_wrong(tmp_path: Path) -> None:
@@ -121,6 +130,9 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path) -> None:
     assert (open_door.exit_code, "GUERDON_TOKEN" in open_door.stderr) == (2, True)
     no_file = runner.invoke(app, ["math", "--token-file", str(tmp_path / "absent")])
     assert (no_file.exit_code, "absent" in no_file.stderr) == (2, True)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    no_text = runner.invoke(app, ["math", "--token-file", str(tmp_path / "binary")])
+    assert (no_text.exit_code, "is no text" in no_text.stderr) == (2, True)
 
 
 def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,12 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -129,10 +132,39 @@ def test_a_taken_port_is_one_clear_line(spawn: Any) -> None:
             spawn("Echo", grpc=f"127.0.0.1:{port}")
 
 
-def test_a_service_that_cannot_open_exits_with_one(spawn: Any) -> None:
-    child = spawn("Broken")
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("", "FileNotFoundError: no such model"),
+        ("exit", "RuntimeError: SystemExit: no such model"),
+        # asyncio cannot bring this one back from a thread: whoever waited would wait for ever.
+        ("stop", "RuntimeError: StopIteration"),
+    ],
+)
+def test_a_service_that_cannot_open_exits_with_one(spawn: Any, how: str, words: str) -> None:
+    child = spawn("Broken", f"label={how}")
     assert child.wait() == 1
-    assert "no such model" in child.log.read_text()
+    assert words in child.log.read_text()
+    assert "the service could not open" in child.log.read_text()
+
+
+def test_streams_that_were_closed_before_the_start_are_nobody_elses(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    serve = [sys.executable, "-m", "guerdon", "serve", "rules", "--http", "127.0.0.1:0"]
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *serve, "--ready-file", str(ready)]
+    with subprocess.Popen(command) as process:
+        try:
+            end = time.monotonic() + 120
+            while not ready.exists():
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            url = json.loads(ready.read_text())["http"]
+            assert httpx.get(f"{url}/healthz", trust_env=False, timeout=60).status_code == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 def test_a_service_that_cannot_open_says_so_even_when_it_was_told_to_stop(spawn: Any) -> None:
