@@ -15,9 +15,7 @@ import pytest
 
 from guerdon.testing import StubService
 from guerdon.types import ChatMessage, GenerateResult, GenerateSample, Sampling
-from guerdon_trainer.config import RecipeError
 from guerdon_trainer.config.recipe import recipe_names
-from guerdon_trainer.data import DataError
 from guerdon_trainer.evaluation.asking import Addresses
 from guerdon_trainer.evaluation.benchmark import BENCHMARKS, load_benchmark, load_benchmark_questions
 from guerdon_trainer.evaluation.run import run_evaluation
@@ -345,106 +343,3 @@ def test_a_list_of_rows_and_a_number_of_questions(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps([{**AIME2025, "id": str(n)} for n in range(30)]))
     config = load_benchmark("aime2025", ["data.size=10"], tmp_path / "rows.json")
     assert len(load_benchmark_questions(config)) == 10
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "overrides", "sentence"),
-    [
-        (
-            "gsm8k",
-            {"question": "a", "answer": "no mark"},
-            [],
-            "rows.jsonl:2: the field 'answer' has no '####'",
-        ),
-        (
-            "gsm8k",
-            {"qestion": "a", "answer": "#### 1"},
-            [],
-            r"rows.jsonl:2: no field 'question' \(rows.question\)",
-        ),
-        ("gsm8k", {"question": "a", "answer": None}, [], "rows.jsonl:2: the field 'answer' is null"),
-        (
-            "gsm8k",
-            {"question": " ", "answer": "#### 1"},
-            [],
-            "rows.jsonl:2: the field 'question' should hold text",
-        ),
-        (
-            "gsm8k",
-            {"question": "a", "answer": "#### "},
-            [],
-            "rows.jsonl:2: the field 'answer' holds no answer",
-        ),
-        (
-            "gsm8k",
-            {"question": "a", "answer": "#### 1", "year": "x"},
-            ["rows.where=[{field: year, min: 3}]"],
-            "rows.jsonl:1: no field 'year' .rows.where.",
-        ),
-    ],
-)
-def test_a_wrong_row_is_named_with_its_line_and_field(
-    name: str, row: dict[str, Any], overrides: list[str], sentence: str, tmp_path: Path
-) -> None:
-    path = written(tmp_path, [GSM8K[0], row])
-    with pytest.raises(DataError, match=sentence):
-        load_benchmark_questions(load_benchmark(name, overrides, path))
-
-
-@pytest.mark.parametrize(
-    ("row", "overrides", "sentence"),
-    [
-        (
-            {"answer": "K"},
-            [],
-            "rows.jsonl:1: the field 'answer' is 'K', which is not the letter of one of 10 options",
-        ),
-        ({"options": "A B"}, [], "rows.jsonl:1: 'options' should hold a list of 2 to 26 options, not 'A B'"),
-        ({"options": ["1"]}, [], "should hold a list of 2 to 26 options"),
-        (
-            {"answer_index": 10},
-            ["rows.answer=answer_index", "rows.answer_is=index"],
-            "not the index of one of 10",
-        ),
-        ({"answer": "Tin"}, ["rows.answer_is=text"], "'Tin', which is not the text of one of 10 options"),
-        ({"year": "x"}, ["rows.where=[{field: year, min: 3}]"], "'year' is 'x', not to be compared with 3"),
-    ],
-)
-def test_a_wrong_choice_is_named(
-    row: dict[str, Any], overrides: list[str], sentence: str, tmp_path: Path
-) -> None:
-    path = written(tmp_path, [{**MMLU_PRO, **row}])
-    with pytest.raises(DataError, match=sentence):
-        load_benchmark_questions(load_benchmark("mmlu_pro", overrides, path))
-
-
-def test_a_program_without_tests_is_named(tmp_path: Path) -> None:
-    path = written(tmp_path, [{**MBPP, "test_list": []}])
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: test_list: "):
-        load_benchmark_questions(load_benchmark("mbpp", [], path))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (["sampling.n=4"], "sampling.n above 1 needs a sampling.temperature above 0"),
-        (["pass_at=[4]"], "pass_at 4 needs as many responses: sampling.n is 1"),
-        (["rows.answr=x"], "unknown key 'rows.answr': did you mean 'rows.answer'"),
-        (
-            ["data.source=reasoning_gym", "data.name=chain_sum"],
-            "data.source reasoning_gym makes its questions",
-        ),
-        (["rollout=math"], "rollout and verifier.service must be two services"),
-        (["rows.where=[{field: a}]"], "where 'a' needs equals, min, max or empty"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(overrides: list[str], sentence: str) -> None:
-    with pytest.raises(RecipeError, match=sentence):
-        load_benchmark("gsm8k", overrides)
-
-
-def test_a_file_of_another_kind_and_an_unknown_benchmark_are_refused() -> None:
-    with pytest.raises(RecipeError, match=r"--data rows.csv: the name must end with one of .jsonl"):
-        load_benchmark("gsm8k", [], Path("rows.csv"))
-    with pytest.raises(RecipeError, match="no recipe 'gsm': it is no file, and the named ones are aime2024"):
-        load_benchmark("gsm")

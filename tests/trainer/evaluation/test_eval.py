@@ -274,6 +274,16 @@ def test_an_unknown_key_and_a_wrong_file_are_one_sentence(
     assert (result.exit_code, result.output) == (2, "error: path: there is no file /no/rows.jsonl\n")
 
 
+def test_a_model_brings_its_own_services(recipe: Path, policy: StubService, verifier: StubService) -> None:
+    result = _run(recipe, policy, verifier, "--model", str(recipe.parent))
+    assert (result.exit_code, policy.requests) == (2, [])
+    assert "--model starts its own services: leave out --rollout and --verifier" in result.output
+    app = typer.Typer()
+    app.command("eval")(cli.evaluate)
+    result = CliRunner().invoke(app, [str(recipe), "--model", "/no/model"])
+    assert (result.exit_code, result.output) == (2, "error: --model /no/model: there is no such folder\n")
+
+
 def test_fresh_removes_nothing_but_an_evaluation(
     recipe: Path, policy: StubService, verifier: StubService
 ) -> None:

@@ -17,6 +17,25 @@ if TYPE_CHECKING:
     from guerdon_trainer.evaluation.reward import Comparison
     from guerdon_trainer.evaluation.summary import Summary
 
+Benchmark = Annotated[
+    str, typer.Argument(help="Name of a benchmark (gsm8k, humaneval ...) or path of a YAML file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value with dotted keys, for example sampling.n=8 data.size=100."),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Local file with the benchmark's rows: .jsonl, .jsonl.gz, .json or .parquet."),
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(help="Folder of a model: starts Redis, a rollout service with it, and the verifier."),
+]
+Rollout = Annotated[
+    str | None, typer.Option(help="http(s)://, grpc(s):// or redis(s):// address of the rollout service.")
+]
+Verifier = Annotated[str | None, typer.Option(help="Address of the verifier.")]
 Redis = Annotated[
     str,
     typer.Option(
@@ -26,6 +45,26 @@ Redis = Annotated[
 Token = Annotated[
     str | None, typer.Option(envvar="GUERDON_TOKEN", help="Bearer token of the services.", show_default=False)
 ]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Remove the evaluation's folder and start over.")]
+
+File = Annotated[
+    Path, typer.Argument(help="JSONL file: samples as the services take them, each with a label.")
+]
+Service = Annotated[
+    list[str], typer.Option(help="NAME=URL of a service, several times; with a Redis URL, NAME is its queue.")
+]
+ServiceOptions = Annotated[list[str] | None, typer.Option(help="NAME=JSON: a service's options.")]
+Threshold = Annotated[
+    list[str] | None,
+    typer.Option(help="The value from which on a response is called right, or NAME=VALUE."),
+]
+Label = Annotated[str, typer.Option(help="The field that says whether a response is right.")]
+Field = Annotated[
+    list[str] | None, typer.Option(help="TO=FROM: the file's field FROM is the sample's field TO.")
+]
+Confidence = Annotated[float, typer.Option(min=0.5, max=0.999, help="Of every interval.")]
+Folder = Annotated[Path | None, typer.Option(help="Default: evals/NAME-OF-FILE.", show_default=False)]
+Timeout = Annotated[float, typer.Option(help="Seconds that one request may take.")]
 
 #: Exit status after an interrupt, as shells have it.
 _INTERRUPTED = 130
@@ -34,30 +73,15 @@ _DEFAULT_THRESHOLD = 0.5
 
 
 def evaluate(
-    benchmark: Annotated[
-        str, typer.Argument(help="Name of a benchmark (gsm8k, humaneval ...) or path of a YAML file.")
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="key=value with dotted keys, for example sampling.n=8 data.size=100."),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Local file with the benchmark's rows: .jsonl, .jsonl.gz, .json or .parquet."),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a model: starts Redis, a rollout service with it, and the verifier."),
-    ] = None,
-    rollout: Annotated[
-        str | None, typer.Option(help="http(s)://, grpc(s):// or redis(s):// address of the rollout service.")
-    ] = None,
-    verifier: Annotated[str | None, typer.Option(help="Address of the verifier.")] = None,
+    benchmark: Benchmark,
+    overrides: Overrides = None,
+    data: Data = None,
+    model: Model = None,
+    rollout: Rollout = None,
+    verifier: Verifier = None,
     redis: Redis = "redis://127.0.0.1:6379/0",
     token: Token = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Remove the evaluation's folder and start over.")
-    ] = False,
+    fresh: Fresh = False,
 ) -> None:
     """Evaluate a policy on a benchmark: avg@k and pass@k with confidence intervals.
 
@@ -72,6 +96,8 @@ def evaluate(
 
     if model is not None and (rollout or verifier):
         _refuse("--model starts its own services: leave out --rollout and --verifier")
+    if model is not None and not model.is_dir():
+        _refuse(f"--model {model}: there is no such folder")
     try:
         config = load_benchmark(benchmark, overrides or [], data)
         if fresh:
@@ -88,27 +114,15 @@ def evaluate(
 
 
 def evaluate_reward(
-    file: Annotated[
-        Path, typer.Argument(help="JSONL file: samples as the services take them, each with a label.")
-    ],
-    service: Annotated[
-        list[str],
-        typer.Option(help="NAME=URL of a service, several times; with a Redis URL, NAME is its queue."),
-    ],
-    options: Annotated[list[str] | None, typer.Option(help="NAME=JSON: a service's options.")] = None,
-    threshold: Annotated[
-        list[str] | None,
-        typer.Option(help="The value from which on a response is called right, or NAME=VALUE."),
-    ] = None,
-    label: Annotated[str, typer.Option(help="The field that says whether a response is right.")] = "label",
-    field: Annotated[
-        list[str] | None, typer.Option(help="TO=FROM: the file's field FROM is the sample's field TO.")
-    ] = None,
-    confidence: Annotated[float, typer.Option(min=0.5, max=0.999, help="Of every interval.")] = 0.95,
-    folder: Annotated[
-        Path | None, typer.Option(help="Default: evals/NAME-OF-FILE.", show_default=False)
-    ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that one request may take.")] = 600.0,
+    file: File,
+    service: Service,
+    options: ServiceOptions = None,
+    threshold: Threshold = None,
+    label: Label = "label",
+    field: Field = None,
+    confidence: Confidence = 0.95,
+    folder: Folder = None,
+    timeout: Timeout = 600.0,
     token: Token = None,
 ) -> None:
     """Say how good rewards are on labelled responses: ROC-AUC, accuracy, false positives and negatives, calibration."""
