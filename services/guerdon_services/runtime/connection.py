@@ -9,6 +9,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Literal
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from guerdon_services.runtime import problem
@@ -44,6 +45,8 @@ class Connection(HttpToolsProtocol):
         self._head_s = head_s
         self._head_bytes = 0
         self._dropped_bytes = 0
+        #: Whether the parser is given a head again, without what it must not see.
+        self._head_again = False
         self._state: Literal["idle", "head", "body"] = "idle"
         self._timer: asyncio.TimerHandle | None = None
 
@@ -65,14 +68,57 @@ class Connection(HttpToolsProtocol):
             self._state = "head"
             self._expect_soon()
         self._head_bytes += len(data)
-        super().data_received(data)
+        self._feed(data)
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"larger than max ({MAX_HEAD_BYTES} bytes)"
             )
 
+    def _feed(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _go_on(self, data: bytes) -> None:
+        """Stay with HTTP/1.1 when a client offers another protocol, as some do at first (`Upgrade: h2c`).
+
+        The parser has taken the head, and leaves what follows to the other protocol: it is the request's body.
+        """
+        framing = [
+            b"%s: %s" % (name, value)
+            for name, value in self.headers
+            if name in (b"content-length", b"transfer-encoding")
+        ]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._head_again = True
+        self._feed(b"\r\n".join([b"POST / HTTP/1.1", *framing, b"", b""]))
+        self._head_again = False
+        self._feed(data)
+
+    def on_message_begin(self) -> None:
+        """A request, unless its head is known."""
+        if not self._head_again:
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Part of a head."""
+        if not self._head_again:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Part of a head."""
+        if not self._head_again:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head is there; the body is the gate's concern."""
+        if self._head_again:
+            return
         self._arrived()
         self._state, self._head_bytes = "body", 0
         super().on_headers_complete()
@@ -88,6 +134,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The next bytes begin another request."""
+        if self.parser.should_upgrade():
+            return
         self._arrived()
         self._state, self._head_bytes, self._dropped_bytes = "idle", 0, 0
         super().on_message_complete()

@@ -315,6 +315,44 @@ async def test_a_websocket_does_not_pass_the_gate(serve: Any, scorers: ModuleTyp
     assert answer.status_code == 401
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_a_client_that_offers_another_protocol_is_answered_in_this_one(
+    serve: Any, scorers: ModuleType, chunked: bool, pieces: int
+) -> None:
+    content = json.dumps(body("1.5")).encode()
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(content)
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ"
+    head = b"POST /v1/score HTTP/1.1\r\nHost: here\r\n%s\r\n%s\r\n\r\n" % (framing, offer)
+    sent = b"%x\r\n%s\r\n0\r\n\r\n" % (len(content), content) if chunked else content
+    probe = b"GET /healthz HTTP/1.1\r\nHost: here\r\n%s\r\n\r\n" % offer
+    async with serve(scorers.Echo(scorers.EchoSettings())) as served:
+        address = served.process.http
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+
+        async def answer() -> tuple[int, Any]:
+            async with asyncio.timeout(60):
+                lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+                [length] = [
+                    int(line.partition(":")[2]) for line in lines if line.startswith("content-length")
+                ]
+                return int(lines[0].split()[1]), json.loads(await reader.readexactly(length))
+
+        for _ in range(2):
+            everything = head + sent
+            size = len(everything) // pieces + 1
+            for start in range(0, len(everything), size):
+                writer.write(everything[start : start + size])
+                await writer.drain()
+                await asyncio.sleep(0.05)
+            status, scored = await answer()
+            assert (status, scored["results"][0]["value"]) == (200, 1.5)
+            writer.write(probe)
+            assert await answer() == (200, {"status": "alive"})
+        writer.close()
+        await writer.wait_closed()
+
+
 async def trickle(chunk: bytes, times: int) -> AsyncIterator[bytes]:
     for _ in range(times):
         yield chunk
