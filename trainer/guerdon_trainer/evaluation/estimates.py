@@ -83,13 +83,14 @@ def wilson(right: int, count: int, confidence: float) -> Estimate:
     return Estimate(right / count, low, high, "wilson", count)
 
 
-def bootstrap(count: int, statistic: Callable[[Floats], Floats], seed: int = SEED) -> Floats:
+def bootstrap(count: int, statistic: Callable[[Floats], Floats], *, width: int = 0) -> Floats:
     """The statistic on `RESAMPLES` resamples of `count` items.
 
-    `statistic` is given blocks of weights [B, count], how often each item was drawn, and returns [B] numbers.
+    `statistic` is given blocks of weights [B, count], how often each item was drawn, and returns [B] numbers; `width`
+    is how many numbers it makes of one row of weights where that is more than `count`.
     """
-    generator = np.random.default_rng(seed)
-    at_once = max(1, min(RESAMPLES, _BLOCK // count))
+    generator = np.random.default_rng(SEED)
+    at_once = max(1, min(RESAMPLES, _BLOCK // max(count, width)))
     found: list[Floats] = []
     for start in range(0, RESAMPLES, at_once):
         size = min(at_once, RESAMPLES - start)

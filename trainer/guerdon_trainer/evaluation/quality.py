@@ -168,9 +168,8 @@ def _bootstrapped(statistic: Callable[[Floats], Floats], group_N: Ints, confiden
     """A statistic of weighted rows, with the interval of drawing groups with replacement."""
     used, rows = np.unique(group_N, return_inverse=True)
     value = float(statistic(np.ones((1, len(rows))))[0])
-    low, high = percentiles(
-        bootstrap(len(used), lambda weights_BG: statistic(weights_BG[:, rows])), confidence
-    )
+    drawn = bootstrap(len(used), lambda weights_BG: statistic(weights_BG[:, rows]), width=len(rows))
+    low, high = percentiles(drawn, confidence)
     return Estimate(value, low, high, "bootstrap", len(rows))
 
 
