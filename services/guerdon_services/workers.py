@@ -23,6 +23,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO, cast
 
+from guerdon_services.runtime.progress import report_progress
+
 Message = dict[str, Any]
 Handler = Callable[[Message], Message]
 
@@ -105,6 +107,7 @@ class _Worker:
         frame = _read_frame(self._stdout)
         if frame is None:
             raise WorkerCrashed("the worker died during the call")
+        report_progress()
         return frame
 
     def stop(self) -> None:

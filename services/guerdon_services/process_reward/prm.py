@@ -22,6 +22,7 @@ from guerdon.functional import (
 )
 from guerdon_services.process_reward.references import Reference
 from guerdon_services.process_reward.rewards import log_ratios
+from guerdon_services.runtime.progress import report_progress
 from guerdon_services.runtime.scorer import OutOfMemory
 from guerdon_services.scoring import (
     ScoredSequence,
@@ -191,6 +192,7 @@ class ImplicitPRM:
                 loss = loss_of(ratios_bT, mask_bT, indices)
                 loss.backward()
                 total += loss.item()
+                report_progress()
                 for i, row in zip(indices, rows, strict=True):
                     ratios[i] = row.detach().cpu()
         except RuntimeError as error:

@@ -23,6 +23,7 @@ from guerdon_services.rollout.openai_requests import (
     parse,
 )
 from guerdon_services.runtime.dispatch import Dispatcher
+from guerdon_services.runtime.http import CLIENT_CLOSED_REQUEST, unless_gone
 from guerdon_services.runtime.validation import Parsed
 
 if TYPE_CHECKING:
@@ -89,8 +90,10 @@ async def _serve(
     request: Request,
     kind: type[CompletionRequest] | type[ChatRequest],
 ) -> Response:
+    # What is wrong with how it comes (too large, too slow) is refused in the same words on every route.
+    body = await request.body()
     try:
-        asked = parse(kind, _json(await request.body()))
+        asked = parse(kind, _json(body))
         if asked.model not in (None, service.served_name):
             known = f"the model here is {service.served_name!r}, not {asked.model!r}"
             return _error(404, known, param="model", code="model_not_found")
@@ -98,9 +101,13 @@ async def _serve(
         if asked.stream:
             submission = await dispatch.begin_generate(Parsed(native, native.samples))
             return _Stream(_events(_Answer(service, asked), submission.chunks()))
-        results = await dispatch.generate(native)
+        results = await unless_gone(request, dispatch.generate(native))
+        if results is None:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
     except BadParameter as error:
         return _error(400, str(error), param=error.param, code=error.code)
+    except errors.TooLarge as error:
+        return _error(413, str(error), code="too_large")
     except errors.GuerdonError as error:
         retry_after = error.retry_after_s if isinstance(error, errors.Overloaded) else 1.0
         return _failure(error.status, str(error), retry_after_s=retry_after)

@@ -39,7 +39,7 @@ NDJSON = "application/x-ndjson"
 #: FastAPI's own spans (from 0.165 on) would say of one door what ours say of all.
 _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 #: nginx's status for a client that left; nobody reads it.
-_CLIENT_CLOSED_REQUEST = 499
+CLIENT_CLOSED_REQUEST = 499
 
 
 def build_app(
@@ -84,10 +84,10 @@ def _add_native(app: FastAPI, native: Native[Any, Any], metrics: Metrics, servic
         try:
             response = await _answer(request, native, service)
             outcome = "ok" if response is not None else "cancelled"
-            return response or Response(status_code=_CLIENT_CLOSED_REQUEST)
+            return response or Response(status_code=CLIENT_CLOSED_REQUEST)
         except ClientDisconnect:
             outcome = "cancelled"
-            return Response(status_code=_CLIENT_CLOSED_REQUEST)
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         except errors.GuerdonError as error:
             outcome = problem.outcome(error)
             raise
@@ -183,9 +183,9 @@ def _add_versions(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> Non
         outcome = "cancelled"
         try:
             asked = parse_versions(request.query_params)
-            response = await _unless_gone(request, dispatcher.versions(asked))
+            response = await unless_gone(request, dispatcher.versions(asked))
             if response is None:
-                return Response(status_code=_CLIENT_CLOSED_REQUEST)
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
             outcome = "ok"
             return Response(response.model_dump_json(), media_type="application/json")
         except errors.GuerdonError as error:
@@ -203,7 +203,7 @@ def _add_versions(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> Non
     )
 
 
-async def _unless_gone(request: Request, answer: Coroutine[Any, Any, T]) -> T | None:
+async def unless_gone(request: Request, answer: Coroutine[Any, Any, T]) -> T | None:
     """The answer, or None when the client left before it came."""
 
     async def gone() -> None:
@@ -251,6 +251,8 @@ def _add_common(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics, health: 
 
 def _add_problems(app: FastAPI) -> None:
     async def refused(_: Request, error: Exception) -> Response:
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         # A refusal raised while a framework read the body comes wrapped.
         cause = error if isinstance(error, errors.GuerdonError) else error.__cause__
         if isinstance(cause, errors.GuerdonError):
@@ -266,5 +268,5 @@ def _add_problems(app: FastAPI) -> None:
         log.error("request failed", exc_info=error)
         return problem_response(errors.InternalError(f"{type(error).__name__}: {error}"))
 
-    for kind in (errors.GuerdonError, RequestValidationError, HTTPException, Exception):
+    for kind in (errors.GuerdonError, ClientDisconnect, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, refused)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from guerdon.logprobs import ScoredSequence, batch_logprobs, token_batches
+from guerdon_services.runtime.progress import report_progress
 from guerdon_services.scoring.memory import halve_when_out_of_memory
 
 
@@ -29,6 +30,7 @@ def token_logprobs(
         rows = batch_logprobs(model, [sequences[i] for i in indices], temperature=temperature)
         for index, row in zip(indices, rows, strict=True):
             out[index] = row.cpu()
+        report_progress()
 
     with torch.no_grad():
         for indices in token_batches(model, sequences, max_tokens):

@@ -1,16 +1,20 @@
 """The OpenAI routes, over a real socket."""
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from guerdon.types import GenerateResult, Status
 from guerdon_services.rollout.service import RolloutGenerator
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.process import running
+from guerdon_services.runtime.scorer import GenerateJob
 from guerdon_services.runtime.settings import Address, RuntimeSettings
 
 CHAT = "/v1/chat/completions"
@@ -212,3 +216,56 @@ async def test_neutral_values_and_nulls_are_no_wish(http: httpx.AsyncClient) -> 
 async def test_openapi_describes_the_routes(http: httpx.AsyncClient) -> None:
     paths = (await http.get("/openapi.json")).json()["paths"]
     assert {COMPLETIONS, CHAT, "/v1/models", "/v1/generate"} <= set(paths)
+
+
+async def trickle(chunk: bytes, times: int) -> AsyncIterator[bytes]:
+    for _ in range(times):
+        yield chunk
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_what_is_too_large_is_413_however_it_comes(service: RolloutGenerator, path: str) -> None:
+    small = {"max_body_bytes": 1000, "max_request_items": 2}
+    settings = RuntimeSettings.model_validate({"http": Address("127.0.0.1", 0), **small})
+    async with running(service, settings) as process:
+        assert process.url is not None
+        async with httpx.AsyncClient(base_url=process.url, timeout=60, trust_env=False) as http:
+            declared = await http.post(path, content=b" " * 2000)
+            trickled = await http.post(path, content=trickle(b" " * 100, 20))
+            many = await http.post(COMPLETIONS, json={"prompt": ["a", "b", "c"], "max_tokens": 1})
+            fine = await http.post(COMPLETIONS, json={"prompt": ["a", "b"], "max_tokens": 1})
+    assert [one.status_code for one in (declared, trickled, many, fine)] == [413, 413, 413, 200]
+    assert many.json()["error"]["code"] == "too_large"
+
+
+async def test_a_client_that_leaves_frees_its_place(tiny_llama: Path) -> None:
+    service = RolloutGenerator(RolloutSettings(model=tiny_llama, served_name="tiny"))
+    gate, held = threading.Event(), threading.Event()
+    generated: list[int] = []
+
+    def generate(batch: Sequence[GenerateJob]) -> list[GenerateResult]:
+        held.set()
+        assert gate.wait(60)
+        generated.append(len(batch))
+        return [failed_generation() for _ in batch]
+
+    service.generate = generate
+    async with running(service, RuntimeSettings(http=Address("127.0.0.1", 0))) as process:
+        assert process.url is not None
+        async with httpx.AsyncClient(base_url=process.url, timeout=60, trust_env=False) as http:
+            first = asyncio.create_task(http.post(COMPLETIONS, json={"prompt": "a"}))
+            assert await asyncio.to_thread(held.wait, 60)
+            second = asyncio.create_task(http.post(COMPLETIONS, json={"prompt": "b"}))
+            async with asyncio.timeout(60):
+                while not process.dispatcher.waiting:  # noqa: ASYNC110 - no event says so
+                    await asyncio.sleep(0.01)
+                second.cancel()
+                while process.dispatcher.waiting:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            gate.set()
+            assert (await first).status_code == 503
+    assert generated == [1]
+
+
+def failed_generation() -> GenerateResult:
+    return GenerateResult(status=Status.UNAVAILABLE, reason="none today")

@@ -15,7 +15,7 @@ from guerdon.functional import aggregate_logprobs
 from guerdon.logprobs import attention, head
 from guerdon.types import ChatMessage, Sample
 from guerdon_services import models, scoring
-from guerdon_services.scoring import ScoredSequence, token_batches, token_logprobs
+from guerdon_services.scoring import ScoredSequence, engine, token_batches, token_logprobs
 
 
 @pytest.fixture(params=["tiny_llama", "tiny_qwen2"])
@@ -49,6 +49,13 @@ def test_equals_the_plain_forward(model: PreTrainedModel, temperature: float, ma
     for sequence, logps in zip(sequences, scored, strict=True):
         assert logps.dtype == torch.float32
         torch.testing.assert_close(logps, plain(model, sequence, temperature), atol=1e-4, rtol=0)
+
+
+def test_each_forward_is_a_sign_of_life(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    signs: list[None] = []
+    monkeypatch.setattr(engine, "report_progress", lambda: signs.append(None))
+    token_logprobs(model, ragged(5), max_tokens=1)
+    assert len(signs) == 5
 
 
 def test_a_score_does_not_depend_on_its_neighbours(model: PreTrainedModel) -> None:
