@@ -24,6 +24,7 @@ from guerdon_services.code.sandbox import Profile
 from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, Starved
 from guerdon_services.code.warm import WarmTests
 from guerdon_services.code.worker import Worker, remove_stale_scratch
+from guerdon_services.runtime.progress import report_progress
 from guerdon_services.runtime.scorer import (
     RELEASE,
     Batching,
@@ -236,6 +237,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
             verdicts: list[TestVerdict] = []
             for test in tests:
                 verdicts.append(self._test(plan, test, ready))
+                report_progress()
                 if verdicts[-1].verdict != "AC" and job.options.stop_at_first_failure:
                     break
         return self._result(job, verdicts, len(tests), program)
