@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -24,6 +24,14 @@ Redis = Annotated[
     typer.Option("--redis", envvar="GUERDON_REDIS_URL", help="Redis URL that the services take work from."),
 ]
 
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Try everything once in a temporary folder, score one batch, print a table; nothing is kept.",
+    ),
+]
+
 #: Exit status after an interrupt, as shells have it.
 _INTERRUPTED = 130
 
@@ -41,11 +49,14 @@ def train(
     overrides: Overrides = None,
     redis: Redis = "redis://127.0.0.1:6379/0",
     fresh: Fresh = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Train with services that run already and take work from the Redis at --redis.
 
     Rollout and process reward services must follow the weights folders that the recipe names.
     """
+    if dry_run:
+        _try(recipe, overrides, redis)
     config, folder, finished = _open(recipe, overrides, fresh)
     from guerdon_trainer.launch import ensure_policy, finish
     from guerdon_trainer.live import LiveView
@@ -59,11 +70,13 @@ def train(
     _conclude(folder, finished)
 
 
-def run(recipe: Recipe, overrides: Overrides = None, fresh: Fresh = False) -> None:
+def run(recipe: Recipe, overrides: Overrides = None, fresh: Fresh = False, dry_run: DryRun = False) -> None:
     """Start Redis and every service of a recipe, train, evaluate, and write a report.
 
     The same command goes on from the last checkpoint when it was interrupted.
     """
+    if dry_run:
+        _try(recipe, overrides, None)
     config, folder, finished = _open(recipe, overrides, fresh)
     from guerdon_trainer.launch import run_with_services
     from guerdon_trainer.live import LiveView
@@ -72,6 +85,21 @@ def run(recipe: Recipe, overrides: Overrides = None, fresh: Fresh = False) -> No
         with _stoppable(folder), LiveView(folder.path.name, config.training.steps) as view:
             run_with_services(config, folder, view)
     _conclude(folder, finished)
+
+
+def _try(recipe: str, overrides: list[str] | None, redis: str | None) -> NoReturn:
+    """A dry run, with services of its own where there is no Redis; ends the command with 0 when all is well."""
+    from rich.console import Console
+
+    from guerdon_trainer.config.errors import RecipeError
+    from guerdon_trainer.dry_run import dry_run
+
+    try:
+        passed = dry_run(recipe, overrides or [], redis, Console())
+    except RecipeError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(0 if passed else 1)
 
 
 def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunConfig, RunFolder, bool]":

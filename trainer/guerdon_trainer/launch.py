@@ -23,7 +23,7 @@ from guerdon_trainer.trackers import TrackerMissing
 from guerdon_trainer.train import Run, train
 
 #: How long the services may take to load their models, in seconds.
-_READY_TIMEOUT_S = 300.0
+READY_TIMEOUT_S = 300.0
 
 #: What ends a run with a sentence instead of a traceback.
 RUN_FAILURES = (
@@ -54,7 +54,7 @@ def run_with_services(config: RunConfig, folder: RunFolder, view: LiveView) -> P
         specs = process_specs(services, redis_url, folder.path / "logs")
         view.progress(f"starting {', '.join(spec.name for spec in specs)}")
         with Supervisor(specs) as supervisor:
-            supervisor.wait_ready(_READY_TIMEOUT_S)
+            supervisor.wait_ready(READY_TIMEOUT_S)
             pids = ", ".join(f"{name} {pid}" for name, pid in supervisor.pids.items())
             view.message(f"{len(specs)} services are ready, each a process of its own: {pids}")
             return finish(run, connect(config, redis_url), view, lambda: supervisor.restarts)

@@ -29,7 +29,9 @@ _SHOWN = (
     ("grad_norm", "gradient norm", "{:.3f}"),
     ("response_length", "response length", "{:.1f} tokens"),
     ("tokens_per_s", "tokens per second", "{:,.0f}"),
-    ("wait_rewards_s", "waiting for rewards", "{:.2f} s"),
+    ("wait_rollouts_fraction", "waiting for rollouts", "{:.0%}"),
+    ("wait_rewards_fraction", "waiting for rewards", "{:.0%}"),
+    ("policy_age_mean", "age of the policy", "{:.2f} versions"),
 )
 
 

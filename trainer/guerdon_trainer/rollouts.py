@@ -181,6 +181,14 @@ class Rollouts:
             raise RolloutError(f"no response of the batch got process rewards. {self._budget.explanation()}")
         return rewards
 
+    def process_scores(self, groups: Sequence[Group], *, version: int) -> ProcessRewards:
+        """Score every response that has an outcome with the PRM, which learns nothing; `version` is what it is at.
+
+        Raises:
+            RolloutError: it scored other tokens.
+        """
+        return self._loop.run(self._process_scores(groups, version))
+
     def process_version(self) -> int:
         """The PRM's current version; 0 without one."""
         reward = self._config.process
@@ -229,20 +237,24 @@ class Rollouts:
 
     async def _judge(self, ask: Ask, generated: GenerateResult) -> list[Response]:
         samples = [sample_of(ask, generated, number) for number in range(len(generated.rollouts))]
-        key = f"{self._key}:{generated.rollouts[0].model_version}:{ask.position}" if self._key else None
+        version = generated.rollouts[0].model_version
+        key = f"{self._key}:{version}:{ask.position}" if self._key else None
         rewards = self._config.outcome_rewards
-        columns = await asyncio.gather(*(self._score(reward, samples, key) for reward in rewards))
+        columns = await asyncio.gather(*(self._score(reward, samples, key, version) for reward in rewards))
         return [
             judged(rewards, str(sample.id), rollout, results)
             for sample, rollout, *results in zip(samples, generated.rollouts, *columns, strict=True)
         ]
 
-    async def _score(self, reward: RewardConfig, samples: Sequence[Sample], key: str | None) -> list[Result]:
+    async def _score(
+        self, reward: RewardConfig, samples: Sequence[Sample], key: str | None, version: int | None = None
+    ) -> list[Result]:
         async def call(samples: list[Sample], attempt: int) -> list[Result]:
             # A repetition is new work: under the key the queue would give the same failure again.
             return await self._clients[reward.service].score(
                 samples,
                 options=reward.options,
+                min_version=version if reward.follows_policy else None,
                 timeout_s=self._config.failures.timeout_s,
                 key=None if attempt else key,
             )
@@ -258,11 +270,9 @@ class Rollouts:
         reward, learner = self._config.process, self._config.process_reward
         if reward is None or learner is None:
             raise ValueError("the recipe has no process reward")
-        samples = [labelled(group, response) for group in groups for response in group.responses]
-        samples = [sample for sample in samples if sample.outcome is not None]
         if learner.order == "none":
-            results = await self._score(reward, samples, key=None)
-            return ProcessRewards(token_rewards_of(samples, results), base_version, {})
+            return await self._process_scores(groups, base_version)
+        samples = _labelled(groups)
         request = UpdateRequest(
             request_id=request_id,
             samples=samples,
@@ -275,6 +285,13 @@ class Rollouts:
             self._stats.answered(reward.service, result.status, result.reason)
         version = base_version if answer.version_after is None else answer.version_after
         return ProcessRewards(token_rewards_of(samples, answer.results), version, answer.metrics)
+
+    async def _process_scores(self, groups: Sequence[Group], version: int) -> ProcessRewards:
+        if self._config.process is None:
+            raise ValueError("the recipe has no process reward")
+        samples = _labelled(groups)
+        results = await self._score(self._config.process, samples, key=None)
+        return ProcessRewards(token_rewards_of(samples, results), version, {})
 
     async def _update(self, service: str, time_limit_s: float, request: UpdateRequest) -> UpdateResponse:
         async def call() -> UpdateResponse:
@@ -289,6 +306,12 @@ class Rollouts:
         if answer.status is not Status.OK:
             raise RolloutError(f"{service} refused an update: {answer.status}: {answer.reason}")
         return answer
+
+
+def _labelled(groups: Sequence[Group]) -> list[Sample]:
+    """Every response that has an outcome to teach the PRM."""
+    samples = [labelled(group, response) for group in groups for response in group.responses]
+    return [sample for sample in samples if sample.outcome is not None]
 
 
 class OpenGroups:

@@ -94,16 +94,26 @@ def open_folder(config: RunConfig, *, fresh: bool = False) -> RunFolder:
     if fresh and folder.path.exists():
         with exclusive(folder):
             shutil.rmtree(folder.path)
+    refuse_changes(config, folder)
     folder.path.mkdir(parents=True, exist_ok=True)
-    if folder.config.exists():
-        changed = _changes(yaml.safe_load(folder.config.read_text()), config.model_dump(mode="json"))
-        if changed:
-            raise FolderRefused(
-                f"{folder.path} holds a run with other settings: {', '.join(changed)}. "
-                "Give --fresh to start over, or folder=PATH to keep both."
-            )
     folder.config.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
     return folder
+
+
+def refuse_changes(config: RunConfig, folder: RunFolder) -> None:
+    """Make sure that what lies in the folder is this run, or nothing.
+
+    Raises:
+        FolderRefused: it is a run with other settings.
+    """
+    if not folder.config.exists():
+        return
+    changed = _changes(yaml.safe_load(folder.config.read_text()), config.model_dump(mode="json"))
+    if changed:
+        raise FolderRefused(
+            f"{folder.path} holds a run with other settings: {', '.join(changed)}. "
+            "Give --fresh to start over, or folder=PATH to keep both."
+        )
 
 
 @contextmanager
