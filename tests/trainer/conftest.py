@@ -315,6 +315,11 @@ def rollout(text: str, version: int = 0) -> Rollout:
 
 
 @pytest.fixture
+def unit_recipe() -> dict[str, Any]:
+    return RECIPE
+
+
+@pytest.fixture
 def make_services() -> type[FakeServices]:
     return FakeServices
 

@@ -60,6 +60,8 @@ def save(
 ) -> Path:
     """Write the checkpoint of `state.step` and remove all but the `keep_last` newest."""
     folder.mkdir(parents=True, exist_ok=True)
+    for abandoned in folder.glob(".tmp-*"):  # by an attempt that was killed here
+        shutil.rmtree(abandoned)
     temporary = folder / f".tmp-{uuid.uuid4().hex}"
     temporary.mkdir()
     device = next(learner.model.parameters()).device
@@ -73,7 +75,7 @@ def save(
         tensors["cuda_rng"] = torch.cuda.get_rng_state(device)
     torch.save(tensors, temporary / "learner.pt")
     (temporary / "state.json").write_text(json.dumps({"state": asdict(state), "services": services}))
-    for file in temporary.iterdir():
+    for file in (*temporary.iterdir(), temporary):
         _sync(file)
     final = folder / f"step-{state.step:06d}"
     if final.exists():
