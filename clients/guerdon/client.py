@@ -80,6 +80,11 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._retries = retries
 
+    @property
+    def client_id(self) -> str | None:
+        """The queue's name for this client, by which `guerdon.queue.withdraw` knows it; None at the other doors."""
+        return getattr(self._transport, "client_id", None)
+
     async def score(
         self,
         samples: Sequence[Sample],

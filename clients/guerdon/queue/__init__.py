@@ -45,6 +45,7 @@ from guerdon.queue.consumer import Consumer, Entry
 from guerdon.queue.letters import DeadLetter, dead_letters, purge, redrive
 from guerdon.queue.link import QueueStats, stats
 from guerdon.queue.producer import Producer, Reply
+from guerdon.queue.withdrawal import withdraw
 
 __all__ = [
     "Consumer",
@@ -57,4 +58,5 @@ __all__ = [
     "purge",
     "redrive",
     "stats",
+    "withdraw",
 ]

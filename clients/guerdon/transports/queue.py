@@ -51,6 +51,7 @@ class QueueTransport:
     def __init__(self, url: str, service: str) -> None:
         self._producer = Producer(url, service)
         self._service = service
+        self.client_id = self._producer.client_id
 
     async def call(
         self,
