@@ -57,7 +57,7 @@ def test_questions_carry_their_reference() -> None:
     for question in arithmetic.questions(50, 7, terms=(2, 6)):
         assert isinstance(question.prompt, str)
         digits = [int(digit) for digit in question.prompt.rstrip("=").split("+")]
-        assert list(question.references) == [str(sum(digits))]
+        assert list(question.references) == [f"{sum(digits):02d}"]
         assert question.metadata == {"digits": digits}
 
 

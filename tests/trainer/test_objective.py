@@ -20,7 +20,8 @@ MakeGroup = Callable[..., Group]
 PLAIN = ("rewards=[{service: math}, {service: rules, weight: 0.1}]", "process_reward=null")
 FIRST = ("rewards=[{service: math}, {service: rules, weight: 0}]", "process_reward=null")
 REFERENCE = (
-    "rewards=[{service: math, weight: 0}, {service: reference_reward, options: {template: verifree}}]",
+    "rewards=[{service: math, weight: 0},"
+    " {service: reference_reward, follows_policy: true, options: {template: verifree}}]",
     "process_reward=null",
 )
 AGGREGATIONS = (
@@ -278,6 +279,15 @@ def test_verifree_weighs_references_by_their_probability_or_by_the_advantage(
                 "advantage={name: rloo}",
             ),
             "loss verifree needs all tokens of the answer scored",
+        ),
+        (
+            (
+                "rewards=[{service: reference_reward, options: {template: verifree}}]",
+                "process_reward=null",
+                "loss={name: verifree}",
+                "advantage={name: rloo}",
+            ),
+            "loss verifree needs follows_policy: true beside 'reference_reward'",
         ),
         (
             (*PLAIN, "advantage={name: grpo}", "loss.kl_coefficient=0.1", "training.kl_to_initial=false"),

@@ -95,7 +95,8 @@ def _question(digits: tuple[int, ...]) -> Question:
     return Question(
         id=f"arithmetic-{text[:-1]}",
         prompt=text,
-        references=[str(sum(digits))],
+        # In the task's own notation: as an answer of the policy, "9" would be one that it never gives.
+        references=[f"{sum(digits):02d}"],
         metadata={"digits": list(digits)},
         code=None,
     )

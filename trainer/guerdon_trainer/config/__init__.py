@@ -16,13 +16,14 @@ from guerdon_trainer.config.errors import RecipeError
 from guerdon_trainer.config.recipe import load_recipe, recipe_names
 from guerdon_trainer.config.run import RunConfig
 from guerdon_trainer.config.services import FailureConfig, ProcessRewardConfig, RewardConfig, RolloutConfig
-from guerdon_trainer.config.training import OptimizerConfig, TrainingConfig
+from guerdon_trainer.config.training import LoraConfig, OptimizerConfig, TrainingConfig
 
 __all__ = [
     "AccuracyFilter",
     "AdvantageConfig",
     "FailureConfig",
     "FilterConfig",
+    "LoraConfig",
     "LossConfig",
     "OptimizerConfig",
     "ProcessRewardConfig",

@@ -62,6 +62,10 @@ def _check_verifree(config: "RunConfig", loss: VeriFreeConfig) -> None:
             f"loss verifree needs all tokens of the answer scored: give {loss.service!r} the option template verifree, "
             "or custom with scored: text"
         )
+    if not config.injected.follows_policy:
+        raise ValueError(
+            f"loss verifree needs follows_policy: true beside {loss.service!r}: R is that of the policy it trains"
+        )
     temperature = config.injected.options.get("temperature", 1.0)
     if temperature != config.rollout.temperature:
         raise ValueError(

@@ -3,6 +3,9 @@
 A recipe is found by name in `guerdon_trainer/recipes` or by the path of a file. An override names a key by its
 dotted path (`loss.clip_low=1e-3`, `rewards.0.weight=2`, `seed=1`); its value is YAML. In any string `${run}` stands
 for the absolute path of the run folder, which is how services find the weights this run publishes.
+
+`extends: RECIPE` takes what is not said from another recipe. Sections are merged key by key, but for one that says
+its `name`, `kind` or `source`: it is taken as it is, and so is a list.
 """
 
 from collections.abc import Sequence
@@ -17,6 +20,8 @@ from guerdon_trainer.config.run import RunConfig
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RUN_VARIABLE = "${run}"
+#: Keys that choose what a section is: whatever else it holds belongs to that choice.
+_CHOICES = {"name", "kind", "source"}
 
 
 def load_recipe(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -42,7 +47,7 @@ def read_recipe(recipe: str, overrides: Sequence[str], folder: Path) -> dict[str
     Raises:
         RecipeError: no such recipe, no YAML, or an override that does not fit.
     """
-    raw = _read(_find(recipe, folder))
+    raw = _extended(_find(recipe, folder), folder, ())
     raw.setdefault("name", Path(recipe).stem)
     for override in overrides:
         _apply(raw, override)
@@ -59,6 +64,30 @@ def _find(recipe: str, folder: Path) -> Path:
     raise RecipeError(
         f"no recipe {recipe!r}: it is no file, and the named ones are {', '.join(recipe_names(folder))}"
     )
+
+
+def _extended(path: Path, folder: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
+    """The recipe at `path` over the one that it extends, if any."""
+    if path in extending:
+        raise RecipeError(f"{path} extends itself by way of {', '.join(map(str, extending))}")
+    raw = _read(path)
+    base = raw.pop("extends", None)
+    if base is None:
+        return raw
+    below = _extended(_find(str(base), folder), folder, (*extending, path))
+    below.pop("name", None)
+    return _merged(below, raw)
+
+
+def _merged(base: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in raw.items():
+        below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, dict) and not _CHOICES & value.keys():
+            merged[key] = _merged(below, value)
+        else:
+            merged[key] = value
+    return merged
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -54,6 +54,9 @@ class RewardConfig(Section):
     role: Literal["outcome", "process"] = "outcome"
     weight: float = 1.0
     options: Options = {}
+    #: The service scores with the policy itself, as a reference reward does: it must have the weights that sampled,
+    #: or newer ones.
+    follows_policy: bool = False
 
 
 class ProcessRewardConfig(Section):

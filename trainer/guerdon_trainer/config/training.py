@@ -7,6 +7,16 @@ from pydantic import Field
 from guerdon_trainer.config.base import Count, Fraction, Section
 
 
+class LoraConfig(Section):
+    """Learn small adapters in place of the weights; what is published has them merged. Needs the extra `lora`."""
+
+    rank: Count = 16
+    #: The adapters' output is scaled by alpha / rank.
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    #: Names of modules, or all-linear for every linear layer but the head.
+    targets: Literal["all-linear"] | list[str] = "all-linear"
+
+
 class OptimizerConfig(Section):
     """AdamW, one linear warm-up, then a constant rate."""
 
@@ -27,6 +37,8 @@ class OptimizerConfig(Section):
     gradient_checkpointing: bool = False
     #: bf16: layers run in bf16; weights and optimiser stay fp32, and log-probabilities are computed in fp32.
     precision: Literal["fp32", "bf16"] = "fp32"
+    #: Learn low-rank adapters; without it all weights learn.
+    lora: LoraConfig | None = None
 
 
 class TrainingConfig(Section):
