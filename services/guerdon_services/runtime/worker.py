@@ -122,20 +122,16 @@ class Worker:
 
     async def _look(self) -> None:
         """Publish the queue's length, and notice when Redis goes away and comes back."""
-
         dead: int | None = None
-
-        async def look() -> None:
-            nonlocal dead
-            seen = await stats(self._url, self._queue_name)
-            self._metrics.queue_seen(seen)
-            if dead is not None and seen.dead > dead:
-                log.warning("dead letters", new=seen.dead - dead, dead=seen.dead)
-            dead = seen.dead
-
         while not self._stopping.is_set():
             try:
-                if await self._unless_stopping(look()) and self._joined:
+                # Never cancelled: what is cut off leaves its connection open.
+                seen = await stats(self._url, self._queue_name)
+                self._metrics.queue_seen(seen)
+                if dead is not None and seen.dead > dead:
+                    log.warning("dead letters", new=seen.dead - dead, dead=seen.dead)
+                dead = seen.dead
+                if self._joined:
                     self._set_state("connected")
             except errors.GuerdonError as error:
                 log.warning("the queue cannot be reached", error=str(error))
