@@ -254,3 +254,22 @@ def test_a_frozen_prm_only_scores(services: Any, make_config: Make, stats: Servi
     with Rollouts(services.clients, make_config("process_reward.order=none"), stats) as rollouts:
         process = rollouts.process_rewards(_groups(rollouts), request_id="r", base_version=3)
     assert (len(process.tokens), process.version, services.process_reward.requests) == (16, 3, [])
+
+
+@pytest.mark.parametrize("follows", ["true", "false"])
+def test_a_reward_that_follows_the_policy_is_scored_by_the_weights_that_sampled(
+    services: Any, make_config: Make, stats: ServiceStats, monkeypatch: pytest.MonkeyPatch, follows: str
+) -> None:
+    asked: list[int | None] = []
+    score = services.math.score
+
+    async def noted(samples: Any, *, min_version: int | None = None, **rest: Any) -> Any:
+        asked.append(min_version)
+        return await score(samples, min_version=min_version, **rest)
+
+    monkeypatch.setattr(services.math, "score", noted)
+    services.rollout.version_served = 3
+    config = make_config(f"rewards.0.follows_policy={follows}")
+    with Rollouts(services.clients, config, stats, policy_version=3) as rollouts:
+        rollouts.all_groups(list(_asks(2, oldest=3)))
+    assert asked == ([3, 3] if follows == "true" else [None, None])
