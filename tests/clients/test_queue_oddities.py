@@ -1,6 +1,7 @@
 """What nobody would send, and keys that somebody else has written: refused, or paid by the one request concerned."""
 
 import asyncio
+import hashlib
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from redis.asyncio import Redis
 
 from guerdon import errors
 from guerdon.queue import Consumer, Entry, Producer, Reply, dead_letters
+from guerdon.queue import link as link_module
 from guerdon.queue import producer as producer_module
 from guerdon.types import Status
 
@@ -142,3 +144,56 @@ async def test_answers_are_found_when_redis_lost_its_data_and_its_clock_went_bac
     await bench.redis.flushdb()
     [reply] = await bench.answered(await bench.client.submit("score", b"", request_id="second"))
     assert reply.body == b"done"
+
+
+async def test_what_is_too_large_for_redis_is_refused_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "MAX_CALL_BYTES", 100_000)
+    small = await bench.client.submit("score", b"")
+    with pytest.raises(errors.TooLarge, match="larger than max"):
+        await bench.client.submit("score", bytes(100_001))
+    [reply] = await bench.answered(small)
+    assert reply.status is Status.OK
+
+
+async def test_an_answer_that_is_too_large_for_redis_is_a_failure_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "MAX_CALL_BYTES", 100_000)
+    future = await bench.client.submit("score", b"")
+    entries: list[Entry] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not entries:
+            entries = await bench.worker.take(1)
+        await bench.worker.complete(entries[0], Reply(entries[0].request_id, Status.OK, "", bytes(100_001)))
+        reply = await future
+    assert (reply.status, reply.body) == (Status.INTERNAL_ERROR, b"")
+    assert reply.reason.startswith("the answer: ")
+    assert await bench.redis.xlen("{math}:q:1") == 0
+
+
+async def test_large_calls_travel_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "TRIP_BYTES", 100_000)
+    trips: list[list[int]] = []
+    link = bench.client._link
+    round_trip = link._round_trip
+
+    async def counted(calls: Any) -> list[Any]:
+        trips.append([len(call.arguments[2]) for call in calls if call.script == "submit"])
+        return await round_trip(calls)
+
+    monkeypatch.setattr(link, "_round_trip", counted)
+    bodies = [bytes(size) for size in (10, 20, 90_000, 20_000, 200_000, 30)]
+    futures = await asyncio.gather(*(bench.client.submit("score", body) for body in bodies))
+    assert [trip for trip in trips if trip] == [[10, 20, 90_000], [20_000], [200_000], [30]]
+    assert {reply.body for reply in await bench.answered(*futures)} == {b"done"}
+
+
+async def test_a_redis_that_is_too_old_is_named(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = b"this is no Lua"
+    monkeypatch.setattr(link_module, "SCRIPTS", {"join": (hashlib.sha1(source).hexdigest(), source)})
+    worker = Consumer(redis_url, "math")
+    with pytest.raises(errors.InternalError, match=r"it must be Valkey or Redis 7\.0 or newer"):
+        await worker.start()
+    await worker._link.close()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from guerdon.errors import GuerdonError
+from guerdon.errors import GuerdonError, TooLarge
 from guerdon.queue.link import BACKOFF_S, BLOCK_MS, Argument, Link, log
 from guerdon.queue.producer import Reply
 from guerdon.types import Status
@@ -120,20 +120,27 @@ class Consumer:
         """Answer a request. Its first answer is the one that counts; later ones vanish.
 
         A `passing` answer says in its body that the work was not done. It is not kept, as one whose status says so:
-        who asks again has it done.
+        who asks again has it done. One that is too large for Redis becomes an `internal_error`.
 
         Raises:
             Unavailable: Redis could not be reached for a minute. The request will be delivered again.
         """
         try:
-            await self._link.call(
-                "complete",
-                *(entry.stream, entry.entry_id, entry.request_id, entry.client),
-                *(reply.status.value, reply.reason, reply.body, int(passing)),
-                patience_s=PATIENCE_S,
-            )
+            try:
+                await self._answer(entry, reply, passing)
+            except TooLarge as error:
+                failure = Reply(entry.request_id, Status.INTERNAL_ERROR, f"the answer: {error}", b"")
+                await self._answer(entry, failure, passing=False)
         finally:
             self._drop([entry])
+
+    async def _answer(self, entry: Entry, reply: Reply, passing: bool) -> None:
+        await self._link.call(
+            "complete",
+            *(entry.stream, entry.entry_id, entry.request_id, entry.client),
+            *(reply.status.value, reply.reason, reply.body, int(passing)),
+            patience_s=PATIENCE_S,
+        )
 
     async def release(self, entries: Sequence[Entry]) -> None:
         """Hand requests back undone; they are delivered again at once, and this delivery does not count.

@@ -21,12 +21,13 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
+    ResponseError,
     TimeoutError,
     TryAgainError,
 )
 
 from guerdon._urls import without_credentials
-from guerdon.errors import GuerdonError, InternalError, Overloaded, Unauthorized, Unavailable
+from guerdon.errors import GuerdonError, InternalError, Overloaded, TooLarge, Unauthorized, Unavailable
 
 #: Milliseconds that a blocking read waits. Short, so that ending never has to cancel one: a cancelled read may
 #: have taken an entry that nobody then knows of.
@@ -37,8 +38,12 @@ SOCKET_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
 #: Seconds between attempts while Redis cannot be reached: the first, and the longest after doubling.
 BACKOFF_S = (0.05, 2.0)
-#: Script calls that one round trip carries at most.
+#: Script calls that one round trip carries at most, and bytes above which it carries no further one: what takes longer
+#: than the socket's timeout would be broken off again and again.
 CALLS_PER_TRIP = 64
+TRIP_BYTES = 2**24
+#: Bytes of one call. Redis ends the connection of a client that sends half a gigabyte in one piece.
+MAX_CALL_BYTES = 2**28
 
 #: What a server says while it restarts, loads its data, or hands over to a replica.
 _PASSING = (
@@ -68,13 +73,17 @@ log = logging.getLogger("guerdon.queue")
 
 @dataclass(frozen=True)
 class QueueStats:
-    """A look at one service's queue: counts of entries, dead letters and live workers; age of the oldest entry."""
+    """A look at one service's queue: counts of entries, dead letters and live workers; age of the oldest entry.
+
+    `submitted` counts all entries since the queue was made; 0 for a queue that nobody has used.
+    """
 
     queued: int
     pending: int
     dead: int
     oldest_ms: int
     workers: int
+    submitted: int = 0
 
 
 async def stats(url: str, service: str) -> QueueStats:
@@ -85,8 +94,7 @@ async def stats(url: str, service: str) -> QueueStats:
     """
     link = Link(url, service)
     try:
-        queued, pending, dead, oldest_ms, workers = await link.call("stats")
-        return QueueStats(queued, pending, dead, oldest_ms, workers)
+        return QueueStats(*await link.call("stats"))
     finally:
         await link.close()
 
@@ -118,6 +126,7 @@ def prefix(service: str) -> str:
 class _Call:
     script: str
     arguments: tuple[Argument, ...]
+    size: int
     answer: "asyncio.Future[Any]"
 
 
@@ -151,12 +160,16 @@ class Link:
             Unavailable: Redis cannot be reached.
             Overloaded: Redis is out of memory.
             Unauthorized: Redis wants another password.
+            TooLarge: the arguments have more than `MAX_CALL_BYTES`.
         """
+        size = sum(len(one) for one in arguments if not isinstance(one, int))
+        if size > MAX_CALL_BYTES:
+            raise TooLarge(f"{size} bytes are too many for the queue, larger than max ({MAX_CALL_BYTES})")
         loop = asyncio.get_running_loop()
         give_up = loop.time() + patience_s
         pause, longest = BACKOFF_S
         while True:
-            call = _Call(script, arguments, loop.create_future())
+            call = _Call(script, arguments, size, loop.create_future())
             self._calls.append(call)
             if self._sender is None or self._sender.done():
                 self._sender = loop.create_task(self._send_calls())
@@ -195,7 +208,13 @@ class Link:
 
     async def _send_calls(self) -> None:
         while self._calls:
-            calls, self._calls = self._calls[:CALLS_PER_TRIP], self._calls[CALLS_PER_TRIP:]
+            count, size = 1, self._calls[0].size
+            for call in self._calls[1:CALLS_PER_TRIP]:
+                size += call.size
+                if size > TRIP_BYTES:
+                    break
+                count += 1
+            calls, self._calls = self._calls[:count], self._calls[count:]
             answers: list[Any]
             try:
                 answers = await self._round_trip(calls)
@@ -214,7 +233,13 @@ class Link:
         missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if missing:
             # Redis restarted: scripts live in its memory only.
-            await self._pipeline([("SCRIPT LOAD", source) for _, source in self._scripts.values()])
+            loaded = await self._pipeline([("SCRIPT LOAD", source) for _, source in self._scripts.values()])
+            for answer in loaded:
+                if isinstance(answer, ResponseError) and "compiling script" in str(answer):
+                    raise InternalError(
+                        f"Redis at {self.url} does not take the queue's scripts, it must be Valkey or Redis 7.0 or"
+                        f" newer: {answer}"
+                    )
             again = await self._pipeline([self._evalsha(calls[i]) for i in missing])
             for i, answer in zip(missing, again, strict=True):
                 answers[i] = answer
@@ -230,6 +255,8 @@ class Link:
             return await pipe.execute(raise_on_error=False)
 
     def _translated(self, error: Exception) -> GuerdonError:
+        if isinstance(error, GuerdonError):
+            return error
         if isinstance(error, AuthenticationError):
             return Unauthorized(f"Redis at {self.url} refuses the user or password: {error}")
         if isinstance(error, OutOfMemoryError):
