@@ -61,12 +61,28 @@ _HEADERS = (
 )
 
 
-def score_messages() -> list[dict[str, Any]]:
-    """Score requests that are right."""
+#: What each service must be told with every request.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "rules": {
+        "rules": [
+            {"rule": "regex", "pattern": "box", "weight": 0.5},
+            {"rule": "exact"},
+            {"rule": "length", "max": 20},
+        ]
+    }
+}
+
+
+def score_messages(service: str) -> list[dict[str, Any]]:
+    """Score requests that are right for a service."""
+    options = _OPTIONS.get(service, {})
     return [
-        {"samples": [_SAMPLE]},
-        {"samples": [_SAMPLE, {"response": "2", "references": ["2"]}], "options": {}, "min_version": 0},
-        {"samples": [{"prompt": "p", "response": "r", "response_token_ids": [5], "outcome": 0.5}]},
+        {"samples": [_SAMPLE], "options": options},
+        {"samples": [_SAMPLE, {"response": "2", "references": ["2"]}], "options": options, "min_version": 0},
+        {
+            "samples": [{"prompt": "p", "response": "r", "response_token_ids": [5], "outcome": 0.5}],
+            "options": options,
+        },
     ]
 
 
@@ -106,24 +122,24 @@ def other_value(rng: random.Random, value: Any) -> Any:
     return changed
 
 
-def json_body(rng: random.Random) -> bytes:
+def json_body(rng: random.Random, service: str) -> bytes:
     """A score request whose JSON, or what it says, is likely to be wrong."""
-    message = rng.choice(score_messages())
+    message = rng.choice(score_messages(service))
     for _ in range(rng.choice([0, 1, 2])):
         message = other_value(rng, message)
     body = json.dumps(message).encode()
     return mutated(rng, body) if rng.random() < 0.5 else body
 
 
-def proto_body(rng: random.Random) -> bytes:
+def proto_body(rng: random.Random, service: str) -> bytes:
     """A score request whose protobuf is likely to be wrong."""
     if rng.random() < 0.1:
         return noise(rng)
-    message = rng.choice(score_messages())
+    message = rng.choice(score_messages(service))
     return mutated(rng, codec.encode(ScoreRequest.model_validate(message)))
 
 
-def http_bytes(rng: random.Random) -> bytes:
+def http_bytes(rng: random.Random, service: str) -> bytes:
     """What is sent down a new connection of the HTTP door."""
     if rng.random() < 0.3:
         return noise(rng)
@@ -131,10 +147,10 @@ def http_bytes(rng: random.Random) -> bytes:
         ["/v1/score", "/v1/score", "/v1/info", "/v1/update", "/healthz", "/docs", "/../x?y=%ff"]
     )
     headers = rng.sample(_HEADERS, rng.randrange(3))
-    return mutated(rng, request(json_body(rng), path, headers))
+    return mutated(rng, request(json_body(rng, service), path, headers))
 
 
-def grpc_bytes(rng: random.Random) -> bytes:
+def grpc_bytes(rng: random.Random, _service: str) -> bytes:
     """What is sent down a new connection of the gRPC door: often HTTP/2 frames of some kind."""
     if rng.random() < 0.3:
         return noise(rng)
@@ -152,10 +168,10 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-Source = Callable[[random.Random], bytes]
+Source = Callable[[random.Random, str], bytes]
 
 
-def several(source: Source, count: int, seed: int) -> Sequence[bytes]:
+def several(source: Source, service: str, count: int, seed: int) -> Sequence[bytes]:
     """So many inputs of a source."""
     rng = random.Random(seed)
-    return [source(rng) for _ in range(count)]
+    return [source(rng, service) for _ in range(count)]
