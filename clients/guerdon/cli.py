@@ -14,38 +14,28 @@ import signal
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import aclosing, contextmanager, suppress
-from dataclasses import asdict
-from datetime import UTC, datetime
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
 from guerdon.client import Client
-from guerdon.codec import decode, describe
+from guerdon.codec import describe
 from guerdon.errors import GuerdonError, InvalidRequest
 from guerdon.tracing import export_spans
 from guerdon.types import (
-    GenerateRequest,
-    Message,
     Options,
     Result,
     Sample,
-    ScoreRequest,
     Status,
-    UpdateRequest,
 )
-
-if TYPE_CHECKING:
-    from guerdon.queue import DeadLetter
 
 #: Commands that another distribution brings, and its name.
 _ELSEWHERE = {
@@ -56,15 +46,6 @@ _ELSEWHERE = {
     "eval": "guerdon-trainer",
     "eval-reward": "guerdon-trainer",
 }
-#: What the body of a dead letter is, by operation.
-_REQUESTS: dict[str, type[Message]] = {
-    "score": ScoreRequest,
-    "generate": GenerateRequest,
-    "update": UpdateRequest,
-}
-#: Seconds between two looks of `guerdon queue --watch`.
-_WATCH_S = 1.0
-
 app = typer.Typer(
     help="Rewards for reinforcement learning on language models.",
     no_args_is_help=True,
@@ -150,21 +131,34 @@ def queue(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every dead letter instead of some.")] = False,
     content: Annotated[bool, typer.Option("--content", help="`dead` prints the requests, too.")] = False,
-    redis: Annotated[str, typer.Option(envvar="GUERDON_REDIS_URL")] = "redis://127.0.0.1:6379/0",
+    redis: Annotated[
+        str, typer.Option(envvar=["GUERDON_REDIS_URL", "GUERDON_QUEUE_URL"])
+    ] = "redis://127.0.0.1:6379/0",
     watch: Annotated[
         bool, typer.Option("--watch", help="`show` looks again every second until interrupted.")
     ] = False,
 ) -> None:
     """Show what waits in a service's queue, what is being worked on, and what was given up; care for the latter."""
-    if action in (QueueAction.REDRIVE, QueueAction.PURGE) and every == bool(letters):
+    from guerdon import queue_view
+
+    ids = letters or []
+    if action in (QueueAction.REDRIVE, QueueAction.PURGE) and every == bool(ids):
         _usage(f"{action} wants the ids of dead letters, or --all")
     with _sentences():
-        if action is QueueAction.SHOW:
-            _show_queue(service, redis, watch)
-        elif action is QueueAction.DEAD:
-            asyncio.run(_list_dead_letters(service, redis, content))
-        else:
-            asyncio.run(_care_for_dead_letters(service, redis, action, letters))
+        queue_view.check_ids(ids)
+        match action:
+            case QueueAction.SHOW if watch:
+                with _until_signal() as leaving:
+                    queue_view.watch(service, redis, leaving)
+            case QueueAction.SHOW:
+                queue_view.show(service, redis)
+            case QueueAction.DEAD:
+                asyncio.run(queue_view.list_letters(service, redis, content))
+            case QueueAction.PURGE:
+                asyncio.run(queue_view.purge_letters(service, redis, ids))
+            case QueueAction.REDRIVE:
+                if not asyncio.run(queue_view.redrive_letters(service, redis, ids)):
+                    raise typer.Exit(1)
 
 
 @app.command()
@@ -215,77 +209,6 @@ def _result_line(result: Result) -> str:
     # What is absent says nothing, but a null value does.
     content = result.model_dump(mode="json", exclude_defaults=True)
     return json.dumps({"status": content.pop("status"), "value": result.value} | content, ensure_ascii=False)
-
-
-def _show_queue(service: str, redis: str, watch: bool) -> None:
-    from guerdon.queue import stats
-
-    first = asyncio.run(stats(redis, service))
-    if not watch:
-        typer.echo(json.dumps(asdict(first)))
-        return
-    with (
-        _until_signal() as leaving,
-        Live(_queue_table(service, asdict(first)), console=Console()) as live,
-    ):
-        while not leaving.wait(_WATCH_S):
-            live.update(_queue_table(service, asdict(asyncio.run(stats(redis, service)))))
-
-
-async def _list_dead_letters(service: str, redis: str, content: bool) -> None:
-    from guerdon.queue import dead_letters
-
-    async with aclosing(dead_letters(redis, service)) as letters:
-        async for letter in letters:
-            typer.echo(_letter_line(letter, content))
-
-
-def _letter_line(letter: "DeadLetter", content: bool) -> str:
-    shown: dict[str, Any] = {
-        "id": letter.letter_id,
-        "request_id": letter.request_id,
-        "op": letter.op,
-        "reason": letter.reason,
-        "deliveries": letter.deliveries,
-        "died": datetime.fromtimestamp(letter.died_unix_ms / 1000, UTC).isoformat(timespec="seconds"),
-        "bytes": len(letter.body),
-    }
-    if content:
-        shown["request"] = _request(letter)
-    return json.dumps(shown, ensure_ascii=False)
-
-
-def _request(letter: "DeadLetter") -> dict[str, Any] | None:
-    """What a dead letter asks for; None when that cannot be read."""
-    kind = _REQUESTS.get(letter.op)
-    try:
-        return decode(kind, letter.body).model_dump(mode="json", exclude_defaults=True) if kind else None
-    except InvalidRequest:
-        return None
-
-
-async def _care_for_dead_letters(
-    service: str, redis: str, action: QueueAction, letters: list[str] | None
-) -> None:
-    from guerdon.queue import dead_letters, purge, redrive
-
-    ids = letters or [letter.letter_id async for letter in dead_letters(redis, service)]
-    if action is QueueAction.PURGE:
-        typer.echo(json.dumps({"purged": await purge(redis, service, ids)}))
-        return
-    states = await redrive(redis, service, ids)
-    for id, state in zip(ids, states, strict=True):
-        typer.echo(json.dumps({"id": id, "state": state}))
-    if any(state not in ("queued", "answered") for state in states):
-        raise typer.Exit(1)
-
-
-def _queue_table(service: str, counts: dict[str, int]) -> Table:
-    table = Table(title=f"queue {service}")
-    for name in counts:
-        table.add_column(name.replace("_", " "), justify="right")
-    table.add_row(*(f"{count:,}" for count in counts.values()))
-    return table
 
 
 def _print_addresses(config: Any, redis_url: str) -> None:
