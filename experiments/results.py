@@ -44,8 +44,9 @@ class Spread:
 
 def read_curves(root: Path, name: str) -> list[Curve]:
     """The curves of every seed of a run that got to its end, in the order of the seeds."""
-    folders = sorted(root.glob(f"{name}-seed*"), key=_seed)
-    return [_curve(folder) for folder in folders if RunFolder(folder).finished.exists()]
+    # A run's log lies beside its folder; only the folder holds what says that it is finished.
+    folders = [path.parent for path in root.glob(f"{name}-seed*/finished.json")]
+    return [_curve(folder) for folder in sorted(folders, key=_seed)]
 
 
 def averaged(curves: Sequence[Curve]) -> list[tuple[int, Spread]]:

@@ -24,6 +24,7 @@ def test_curves_come_from_finished_runs_in_the_order_of_their_seeds(tmp_path: Pa
     _write_run(tmp_path, "gspo-seed2", [(0, 0.3, 0), (5, None, 256), (10, 0.9, 2)])
     _write_run(tmp_path, "gspo-seed3", [(0, 0.1, 0)], finished=False)
     _write_run(tmp_path, "grpo-seed0", [(0, 0.4, 0)])
+    (tmp_path / "gspo-seed2.log").write_text("beside the folder")
     curves = read_curves(tmp_path, "gspo")
     # An evaluation in which nothing could be judged has no accuracy: it is no zero, and its losses are counted.
     assert curves == [Curve(2, [0, 10], [0.3, 0.9], 258), Curve(10, [0, 5], [0.2, 0.5], 1)]
