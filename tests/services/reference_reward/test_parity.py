@@ -45,8 +45,9 @@ def trainers_logprobs(
         for index, row in enumerate(rows)
     ]
     batch = make_batch([Group(0, cast(Question, None), prompt, responses)], None)
-    policy = trainer_model.load_policy(folder, torch.device("cpu"))
-    logps_BT = trainer_model.all_logprobs(policy, batch, temperature, 4096)
+    policy = trainer_model.Policy(trainer_model.load_policy(folder, torch.device("cpu")))
+    with torch.no_grad():
+        logps_BT, _ = trainer_model.token_logprobs(policy, batch, temperature)
     return [logps_T[: len(row)] for logps_T, row in zip(logps_BT, rows, strict=True)]
 
 
