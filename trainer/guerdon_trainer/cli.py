@@ -58,15 +58,15 @@ def train(
     if dry_run:
         _try(recipe, overrides, redis)
     config, folder, finished = _open(recipe, overrides, fresh)
-    from guerdon_trainer.launch import ensure_policy, finish
+    from guerdon_trainer.launch import clients_of, ensure_policy, finish
     from guerdon_trainer.live import LiveView
-    from guerdon_trainer.rollouts import connect
     from guerdon_trainer.train import Run
 
     if not finished:
         with _stoppable(folder), LiveView(folder.path.name, config.training.steps) as view:
             ensure_policy(config, folder, view.message)
-            finish(Run(config, view), connect(config, redis), view)
+            run = Run(config, view)
+            finish(run, clients_of(run, redis, view), view)
     _conclude(folder, finished)
 
 

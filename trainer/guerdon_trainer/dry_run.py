@@ -4,16 +4,19 @@ The policy is prepared (or taken from the run folder) and loaded, services are s
 sampled, and every reward of the recipe scores the responses. What fails ends the list with its sentence.
 """
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from guerdon import weights
 from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon.types import Sampling
@@ -22,13 +25,12 @@ from guerdon_trainer.data import load_questions
 from guerdon_trainer.groups import Ask, Group, RolloutError
 from guerdon_trainer.launch import READY_TIMEOUT_S, RUN_FAILURES, ensure_policy
 from guerdon_trainer.memory import available_memory, estimate_memory
-from guerdon_trainer.model import load_policy, load_tokenizer
+from guerdon_trainer.model import load_policy
 from guerdon_trainer.questions import Question, sampling_seed
 from guerdon_trainer.rollouts import Rollouts, ServiceClient, connect
 from guerdon_trainer.run_folder import RunFolder, refuse_changes
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.trackers import check_trackers
-from guerdon_trainer.weights import publish_policy
 
 #: Prompts of the one batch.
 _PROMPTS = 4
@@ -128,7 +130,7 @@ def _check_files(checks: Checks, config: RunConfig, trial: RunConfig) -> None:
             ensure_policy(trial, source, found.append)
         device = torch.device(config.training.device)
         model = load_policy(source.policy, torch.device("cpu"))
-        publish_policy(model, load_tokenizer(source.policy), RunFolder(trial.run_folder).weights, 0)
+        weights.publish(RunFolder(trial.run_folder).weights, 0, lambda path: _copy(source.policy, path))
         if source is folder:
             RunFolder(trial.run_folder).policy.symlink_to(folder.policy)
     with checks.of("memory") as found:
@@ -141,6 +143,10 @@ def _check_files(checks: Checks, config: RunConfig, trial: RunConfig) -> None:
         )
         if need.total > free:
             raise MemoryError(f"{found.pop()}: try fewer optimizer.micro_batch_tokens")
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, dirs_exist_ok=True)
 
 
 def _check_own_services(checks: Checks, trial: RunConfig) -> None:

@@ -16,7 +16,7 @@ from guerdon_trainer.groups import RolloutError
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.prepare import prepare_policy
 from guerdon_trainer.report import write_report
-from guerdon_trainer.rollouts import ServiceClient, connect
+from guerdon_trainer.rollouts import ServiceClient, connect, take_over
 from guerdon_trainer.run_folder import FolderRefused, RunFolder
 from guerdon_trainer.service_stats import FailureBudgetExceeded
 from guerdon_trainer.trackers import TrackerMissing
@@ -57,7 +57,16 @@ def run_with_services(config: RunConfig, folder: RunFolder, view: LiveView) -> P
             supervisor.wait_ready(READY_TIMEOUT_S)
             pids = ", ".join(f"{name} {pid}" for name, pid in supervisor.pids.items())
             view.message(f"{len(specs)} services are ready, each a process of its own: {pids}")
-            return finish(run, connect(config, redis_url), view, lambda: supervisor.restarts)
+            return finish(run, clients_of(run, redis_url, view), view, lambda: supervisor.restarts)
+
+
+def clients_of(run: Run, redis_url: str, view: LiveView) -> Mapping[str, ServiceClient]:
+    """The run's clients, after what a killed attempt had them ask is withdrawn."""
+    clients = connect(run.config, redis_url)
+    left = take_over(clients, run.config, redis_url, run.folder.clients)
+    if left:
+        view.message(f"{left} requests that an earlier attempt left in the queues are withdrawn")
+    return clients
 
 
 def finish(

@@ -13,14 +13,18 @@ the content of each sample, its token ids included, so that no key can give a sa
 """
 
 import asyncio
+import json
+import os
 import queue
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Protocol, Self
 
 from guerdon.client import AsyncClient
 from guerdon.errors import ServiceFailure
+from guerdon.queue import withdraw
 from guerdon.types import (
     GenerateResult,
     GenerateSample,
@@ -83,18 +87,48 @@ class ServiceClient(Protocol):
     async def aclose(self) -> None: ...
 
 
-def connect(config: RunConfig, redis_url: str) -> dict[str, ServiceClient]:
+def connect(config: RunConfig, redis_url: str) -> dict[str, AsyncClient]:
     """A client over the queue for every service that the recipe uses or starts.
 
     The clients themselves do not retry: failures are repeated, and counted, here.
     """
-    names = {config.rollout.service, *(reward.service for reward in config.rewards), *config.services}
-    queues = {name: service.queue or name for name, service in config.services.items()}
     timeout_s = config.failures.timeout_s
     return {
-        name: AsyncClient(redis_url, service=queues.get(name, name), timeout_s=timeout_s, retries=0)
-        for name in sorted(names)
+        name: AsyncClient(redis_url, service=queue, timeout_s=timeout_s, retries=0)
+        for name, queue in _queues(config).items()
     }
+
+
+def take_over(clients: Mapping[str, AsyncClient], config: RunConfig, redis_url: str, record: Path) -> int:
+    """Withdraw what an earlier attempt of the run left in the queues when it was killed; how many requests.
+
+    `record` is the file in which each attempt notes its clients' names, this one too.
+
+    Raises:
+        Unavailable: Redis cannot be reached.
+    """
+    earlier: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
+
+    async def withdraw_all() -> int:
+        return sum([await withdraw(redis_url, queue, client_id) for queue, client_id in earlier.items()])
+
+    withdrawn = asyncio.run(withdraw_all())
+    queues = _queues(config)
+    names = {queues[name]: client.client_id for name, client in clients.items()}
+    temporary = record.with_suffix(".tmp")
+    with temporary.open("w") as file:
+        json.dump(names, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(record)
+    return withdrawn
+
+
+def _queues(config: RunConfig) -> dict[str, str]:
+    """The queue of each service that the recipe uses or starts."""
+    names = {config.rollout.service, *(reward.service for reward in config.rewards), *config.services}
+    given = {name: service.queue or name for name, service in config.services.items()}
+    return {name: given.get(name, name) for name in sorted(names)}
 
 
 class Rollouts:

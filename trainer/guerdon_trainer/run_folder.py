@@ -3,6 +3,7 @@
 RUN/
   config.yaml             the whole configuration
   lock                    held by the process that runs here
+  clients.json            who asks services: what a killed attempt left in queues is withdrawn by these names
   policy/                 the initial policy, a Hugging Face model folder
   weights/policy/         the versions this run published (see guerdon.weights)
   checkpoints/            see guerdon_trainer.checkpoint
@@ -42,6 +43,10 @@ class RunFolder:
     @property
     def config(self) -> Path:
         return self.path / "config.yaml"
+
+    @property
+    def clients(self) -> Path:
+        return self.path / "clients.json"
 
     @property
     def policy(self) -> Path:
