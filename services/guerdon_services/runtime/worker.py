@@ -231,7 +231,7 @@ class Worker:
 
     def _set_state(self, state: QueueState) -> None:
         if state != self.state:
-            log.info(f"queue {state}", queue=self._queue_name)
+            log.info("queue", state=state, queue=self._queue_name)
         self.state = state
         self._metrics.worker_connected.set(state == "connected")
 

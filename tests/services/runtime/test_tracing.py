@@ -78,7 +78,7 @@ async def test_one_trace_from_the_call_through_each_door_to_the_batch(
                 results = [result async for _, result in client.score_stream([Sample(id="a", response="2")])]
             else:
                 results = await client.score([Sample(id="a", response="2")])
-        await until(lambda: len(exporter.get_finished_spans()) == 3)
+        await until(lambda: len(exporter.get_finished_spans()) == 3, 60)
     assert [result.value for result in results] == [2.0]
     spans = by_name(exporter)
     call, request, batch = spans["guerdon.score"], spans[DOORS[door]], spans["execute"]
@@ -110,7 +110,7 @@ async def test_a_batch_is_in_the_trace_of_each_of_its_requests(
     ):
         # Neither is run before the other has come.
         await asyncio.gather(one.score([Sample(response="1")]), other.score([Sample(response="2")]))
-        await until(lambda: len(exporter.get_finished_spans()) == 6)
+        await until(lambda: len(exporter.get_finished_spans()) == 6, 60)
     batches = [span for span in exporter.get_finished_spans() if span.name == "execute"]
     assert len({trace_id(span) for span in batches}) == 2
     assert [dict(span.attributes or {})["guerdon.batch_items"] for span in batches] == [2, 2]
@@ -133,7 +133,7 @@ async def test_a_refusal_is_marked_where_it_is_somebodys_fault(
             else:
                 with pytest.raises(InvalidRequest, match="scael"):
                     await client.score([Sample(response="1")], options={"scael": 1})
-        await until(lambda: len(exporter.get_finished_spans()) == 2)
+        await until(lambda: len(exporter.get_finished_spans()) == 2, 60)
     spans = by_name(exporter)
     assert spans[DOORS[door]].status.status_code is StatusCode.UNSET, "it was the caller's fault"
     expected = StatusCode.UNSET if door == "queue" else StatusCode.ERROR
@@ -149,7 +149,7 @@ async def test_what_is_no_trace_begins_another_one(
         producer = Producer(redis_url, "echo")
         await (await producer.submit("info", b"", trace="\x00 no trace"))
         await producer.close()
-        await until(lambda: len(exporter.get_finished_spans()) == 2)
+        await until(lambda: len(exporter.get_finished_spans()) == 2, 60)
     assert all(span.parent is None for span in exporter.get_finished_spans())
 
 
