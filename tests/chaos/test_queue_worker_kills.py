@@ -1,6 +1,8 @@
-"""Workers that are killed at random, and samples that kill them."""
+"""Workers that are killed or frozen, and samples that kill them."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,7 @@ from queue_fire import (
     Server,
     ask_all,
     asked_again,
+    eventually,
     kill_every_second,
     left_in,
     numbers,
@@ -119,3 +122,31 @@ async def check_redrive(server: Server, workers: Fleet, client: Producer, letter
     assert {id: after[id] - before[id] for id in letters} == dict.fromkeys(letters, 1)
     seen = await stats(server.url, QUEUE)
     assert (seen.queued, seen.pending, seen.dead) == (0, 0, 0)
+
+
+async def test_a_worker_that_was_frozen_past_its_lease_answers_too_late(
+    server: Server, fleet: Callable[..., Fleet], full: bool, figures: Callable[..., None]
+) -> None:
+    responses = numbers(400 if full else 40)
+    server.start()
+    workers = fleet(lease_s=LEASE_S, max_items=8)
+    # It is at its first batch, and holds more, when it stands still.
+    workers.grow(1, batch_ms=2000.0)
+    [frozen] = workers.pids
+    client = Producer(server.url, QUEUE)
+    answers = asyncio.create_task(ask_all(client, responses))
+    await eventually(lambda: len(workers.begun()) > 0)
+    os.kill(frozen, signal.SIGSTOP)
+    held = (await stats(server.url, QUEUE)).pending
+    workers.grow(1)
+    books = await answers
+    begun = workers.begun()
+    os.kill(frozen, signal.SIGCONT)
+    more = await ask_all(client, {f"late {id}": response for id, response in list(responses.items())[:8]})
+    again = await asked_again(server.url, responses)
+    figures(requests=len(responses), held=held, executed_again=begun.total() - len(begun))
+    assert (books.faults(), more.faults()) == (NO_FAULTS, NO_FAULTS)
+    assert {id for id, reply in again.items() if reply != books.replies[id]} == set()
+    await eventually(lambda: left_in(server) == NOTHING_LEFT)
+    assert (await stats(server.url, QUEUE)).dead == 0
+    await client.close()

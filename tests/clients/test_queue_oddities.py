@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from guerdon import errors
 from guerdon.queue import Consumer, Entry, Producer, Reply, dead_letters
+from guerdon.queue import consumer as consumer_module
 from guerdon.queue import link as link_module
 from guerdon.queue import producer as producer_module
 from guerdon.types import Status
@@ -197,3 +198,27 @@ async def test_a_redis_that_is_too_old_is_named(redis_url: str, monkeypatch: pyt
     with pytest.raises(errors.InternalError, match=r"it must be Valkey or Redis 7\.0 or newer"):
         await worker.start()
     await worker._link.close()
+
+
+async def test_a_long_lease_is_renewed_before_a_worker_with_a_short_one_sees_it_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "RENEW_EVERY_S", 0.5)
+    worker = Consumer(bench.url, "math", lease_s=600)
+    await worker.start()
+    await bench.client.submit("score", b"")
+    entries: list[Entry] = []
+
+    async def idle_ms() -> int:
+        [pending] = await bench.redis.xpending_range("{math}:q:1", "workers", "-", "+", 1)
+        return pending["time_since_delivered"]
+
+    async with asyncio.timeout(PATIENCE_S):
+        while not entries:
+            entries = await worker.take(1)
+        before = await idle_ms()
+        while (now := await idle_ms()) >= before:
+            before = now
+            await asyncio.sleep(0.02)
+        await worker.complete(entries[0], ok(entries[0]))
+    await worker.close()

@@ -16,8 +16,10 @@ from guerdon.types import Status
 PATIENCE_S = 60.0
 #: Longest time in seconds between two looks for work that others left behind.
 RESCUE_EVERY_S = 0.5
-#: Renewals of a lease in the time of one.
+#: Renewals of a lease in the time of one, and the longest time in seconds between two: another worker, with a shorter
+#: lease, must not take what is being worked on.
 RENEWALS_PER_LEASE = 3
+RENEW_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ class Consumer:
         return [argument for stream, entries in answer or () for argument in (stream, entries[0][0])]
 
     async def _renew_leases(self) -> None:
-        while not await self._sleep(self._lease_s / RENEWALS_PER_LEASE):
+        while not await self._sleep(min(self._lease_s / RENEWALS_PER_LEASE, RENEW_EVERY_S)):
             try:
                 addresses = _addresses(list(self._held.values()))
                 await self._link.call("renew", self.consumer_id, self._lease_ms, *addresses)
