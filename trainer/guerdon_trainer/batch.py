@@ -95,48 +95,53 @@ def make_batch(
     Raises:
         ValueError: there is no response, or a row of numbers is not as long as its tokens.
     """
-    places = [
-        (number, group, response) for number, group in enumerate(groups) for response in group.responses
-    ]
+    places = [(number, group, one) for number, group in enumerate(groups) for one in group.responses]
     if not places:
         raise ValueError("a batch needs at least one response")
     responses = [response for _, _, response in places]
     rows = [_row(response, injected, mask_truncated) for response in responses]
-    token_rewards = [None if process is None else process.tokens.get(response.id) for response in responses]
-    valid_B = torch.tensor(
-        [
-            row.reward is not None and (process is None or rewards is not None)
-            for row, rewards in zip(rows, token_rewards, strict=True)
-        ]
-    )
-    lengths_B = torch.tensor([len(row.token_ids) for row in rows])
-    columns = torch.arange(max(int(lengths_B.max()), 0))[None]
-    injected_B = torch.tensor([row.injected for row in rows])
-    mask_BT = columns < lengths_B[:, None]
+    prompts = [group.prompt_token_ids for _, group, _ in places]
+    mask_BT, reference_BT = _masks(rows)
+    token_rewards_BT, scored_B = _token_rewards(responses, rows, process)
+    rewards_B = _values([row.reward for row in rows])
+    valid_B = ~rewards_B.isnan() & scored_B
     return Batch(
-        input_ids_BS=_padded(
-            [group.prompt_token_ids + row.token_ids for (_, group, _), row in zip(places, rows, strict=True)],
-            0,
-        ),
-        prompt_lengths_B=torch.tensor([len(group.prompt_token_ids) for _, group, _ in places]),
+        input_ids_BS=_padded([ids + row.token_ids for ids, row in zip(prompts, rows, strict=True)], 0),
+        prompt_lengths_B=torch.tensor([len(ids) for ids in prompts]),
         response_ids_BT=_padded([row.token_ids for row in rows], 0),
         mask_BT=mask_BT,
-        reference_BT=mask_BT & (columns >= (lengths_B - injected_B)[:, None]),
+        reference_BT=reference_BT,
         engine_logps_BT=_padded([row.engine_logps for row in rows], 0.0),
         groups_B=torch.tensor([number for number, _, _ in places]),
-        rewards_B=_values([row.reward for row in rows]),
+        rewards_B=rewards_B,
         outcomes_B=_values([response.outcome for response in responses]),
         weights_B=_values([row.weight for row in rows]),
-        token_rewards_BT=_padded(
-            [
-                [_NOTHING] * len(row.token_ids) if rewards is None else _as_long(rewards, response)
-                for rewards, row, response in zip(token_rewards, rows, responses, strict=True)
-            ],
-            0.0,
-        ),
+        token_rewards_BT=token_rewards_BT,
         valid_B=valid_B,
         learned_B=valid_B & torch.tensor([row.learned for row in rows]),
     )
+
+
+def _masks(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """Which cells hold a token, and which the token of a reference."""
+    lengths_B = torch.tensor([len(row.token_ids) for row in rows])
+    injected_B = torch.tensor([row.injected for row in rows])
+    columns_T = torch.arange(int(lengths_B.max()))
+    mask_BT = columns_T < lengths_B[:, None]
+    return mask_BT, mask_BT & (columns_T >= (lengths_B - injected_B)[:, None])
+
+
+def _token_rewards(
+    responses: Sequence[Response], rows: Sequence[Row], process: ProcessRewards | None
+) -> tuple[Tensor, Tensor]:
+    """The process rewards, NaN where there are none, and which responses have all they need."""
+    found = [None if process is None else process.tokens.get(response.id) for response in responses]
+    table = [
+        [_NOTHING] * len(row.token_ids) if rewards is None else _as_long(rewards, response)
+        for rewards, row, response in zip(found, rows, responses, strict=True)
+    ]
+    scored = [process is None or rewards is not None for rewards in found]
+    return _padded(table, 0.0), torch.tensor(scored)
 
 
 def _row(response: Response, injected: RewardConfig | None, mask_truncated: bool) -> Row:

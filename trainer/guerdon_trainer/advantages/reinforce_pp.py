@@ -30,8 +30,7 @@ def reinforce_pp_advantages(
         rewards_B: one reward per response, on its last token; ignored where not valid.
         mask_BT: 1 on response tokens, 0 on padding.
         groups_B, valid_B: see `grpo_advantages`.
-        token_rewards_BT: further rewards per token: process rewards, or minus a KL penalty. Masked before they are
-            summed: the garbage of padding or of a gap would flow into every earlier token.
+        token_rewards_BT: further rewards per token: process rewards, or minus a KL penalty.
         baseline: `batch` is REINFORCE++: the whitening alone centres, so that single responses and uniform groups are
             compared with the batch. `group` subtracts the mean reward of the group first (REINFORCE++-baseline); what
             cannot be compared stays out, and a uniform group gets exactly 0.
@@ -55,6 +54,7 @@ def reinforce_pp_advantages(
     mask_BT = mask_BT.bool() & compared_B[:, None]
     rewards_BT = on_last_token(rewards_B, mask_BT)
     if token_rewards_BT is not None:
+        # Masked first: the garbage of padding or of a gap would flow into every earlier token.
         rewards_BT = rewards_BT + masked(token_rewards_BT, mask_BT)
     returns_BT = returns_to_go(rewards_BT, mask_BT, gamma)
     return whitened(returns_BT, mask_BT) if whiten else returns_BT

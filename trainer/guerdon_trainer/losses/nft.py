@@ -42,61 +42,61 @@ def nft_loss(
     The value stops at the bounds (x at eps, log R at 10 nats); the gradient passes straight through both.
 
     Args:
-        logps_BT: log-probabilities (nats, fp32) under the policy being trained; carries the gradient.
-        old_logps_BT: the same tokens under the policy that sampled them.
+        logps_BT, old_logps_BT: log-probabilities (nats, fp32) under the policy trained and the one that sampled.
         outcomes_B: correctness in [0, 1]. A fraction counts as that much of a right and of a wrong response, which on
             policy is the gradient of outcome - r.
-        rates_B: the mean outcome of each response's group, see `advantages.group_rates`. 0 and 1 stand for a group
-            without contrast, which contributes nothing.
+        rates_B: `advantages.group_rates`; 0 and 1 stand for a group without contrast, which contributes nothing.
         mask_BT: 1 on response tokens, 0 on padding.
         omega: weight of a group. `drgrpo` 1 - r, `grpo` sqrt((1 - r) / r), `none` 1.
         neg_weight: weight of wrong responses; 0 learns from right ones only (RFT).
-        eps: least x, and `eps_positive` least R in log R.
-        aggregation, norm, denominator: how token losses become one number, see `aggregate`. The released code sums
-            tokens over 1000: seq-mean-token-sum-norm, norm 1000, denominator 1.
+        eps, eps_positive: least x, and least R in log R.
+        aggregation, norm, denominator: see `aggregate`. The released code sums tokens over 1000: that is
+            seq-mean-token-sum-norm with norm 1000 and denominator 1.
 
     Raises:
         ValueError: an unknown omega, `eps` not above 0, or an outcome or rate outside [0, 1].
     """
-    if eps <= 0:
-        raise ValueError(f"eps must be above 0, not {eps}")
     filled_B = mask_BT.bool().any(-1)
-    rates_B, outcomes_B = _fractions("rate", rates_B, filled_B), _fractions("outcome", outcomes_B, filled_B)
-    contrast_B = filled_B & (rates_B > 0) & (rates_B < 1)
-    rate_B = rates_B.clamp(*RATE_BOUNDS)
-    log_ratio_BT = masked(logps_BT - old_logps_BT, mask_BT)
+    rates_B = _fractions("rate", rates_B, filled_B)
+    outcome_B1 = _fractions("outcome", outcomes_B, filled_B)[:, None]
+    contrast_B1 = (filled_B & (rates_B > 0) & (rates_B < 1))[:, None]
+    rate_B1 = rates_B.clamp(*RATE_BOUNDS)[:, None]
     # Held from above only: towards 0 the ratio vanishes and log R stays finite.
-    log_ratio_BT = _held(log_ratio_BT, most=LOG_RATIO_BOUND)
+    log_ratio_BT = _held(masked(logps_BT - old_logps_BT, mask_BT), most=LOG_RATIO_BOUND)
     ratio_BT = log_ratio_BT.exp()
-    positive_BT = -log_ratio_BT if eps_positive == 0 else -_held(ratio_BT, least=eps_positive).log()
-    implicit_BT = (1 - rate_B[:, None] * ratio_BT) / (1 - rate_B[:, None])
-    negative_BT = -_held(implicit_BT, least=eps).log()
-    outcome_B1, weight_B1 = outcomes_B[:, None], _weights(rate_B, omega)[:, None]
-    losses_BT = weight_B1 * (outcome_B1 * positive_BT + (1 - outcome_B1) * neg_weight * negative_BT)
-    losses_BT = torch.where(contrast_B[:, None], losses_BT, torch.zeros_like(losses_BT))
+    right_BT = -log_ratio_BT if eps_positive == 0 else -_held(ratio_BT, least=eps_positive).log()
+    implicit_BT = (1 - rate_B1 * ratio_BT) / (1 - rate_B1)
+    wrong_BT = -_held(implicit_BT, least=_positive(eps)).log()
+    losses_BT = _weights(rate_B1, omega) * (outcome_B1 * right_BT + (1 - outcome_B1) * neg_weight * wrong_BT)
+    losses_BT = masked(losses_BT, contrast_B1.expand(mask_BT.shape))
     value = aggregate(losses_BT, mask_BT, aggregation, norm=norm, denominator=denominator)
-    with torch.no_grad():
-        metrics = {
-            "ratio_mean": masked(ratio_BT, mask_BT).sum() / mask_BT.sum().clamp(min=1),
-            # Tokens of wrong responses whose value, not gradient, stands still.
-            "negative_floor": share((implicit_BT < eps) & (outcome_B1 < 1), mask_BT),
-        }
+    metrics = {
+        "ratio_mean": masked(ratio_BT.detach(), mask_BT).sum() / mask_BT.sum().clamp(min=1),
+        # Tokens of wrong responses whose value, not gradient, stands still.
+        "negative_floor": share((implicit_BT < eps) & (outcome_B1 < 1), mask_BT),
+    }
     return Loss(value=value, metrics=metrics, count=mask_BT.sum())
 
 
-def _weights(rate_B: Tensor, omega: Omega) -> Tensor:
+def _weights(rate_B1: Tensor, omega: Omega) -> Tensor:
     if omega == "drgrpo":
-        return 1 - rate_B
+        return 1 - rate_B1
     if omega == "grpo":
-        return ((1 - rate_B) / rate_B).sqrt()
+        return ((1 - rate_B1) / rate_B1).sqrt()
     if omega == "none":
-        return torch.ones_like(rate_B)
+        return torch.ones_like(rate_B1)
     raise ValueError(f"omega {omega!r} is none of {', '.join(get_args(Omega))}")
 
 
 def _held(values_BT: Tensor, *, least: float | None = None, most: float | None = None) -> Tensor:
     """The values held between bounds, with a gradient that passes straight through."""
     return values_BT.clamp(least, most).detach() + (values_BT - values_BT.detach())
+
+
+def _positive(eps: float) -> float:
+    if eps <= 0:
+        raise ValueError(f"eps must be above 0, not {eps}")
+    return eps
 
 
 def _fractions(name: str, values_B: Tensor, filled_B: Tensor) -> Tensor:

@@ -44,8 +44,7 @@ def ppo_clip_loss(
     log_ratio_BT = masked(logps_BT - old_logps_BT, mask_BT)
     ratio_BT = bounded_exp(log_ratio_BT, bound=LOG_RATIO_BOUND)
     advantages_BT = masked(advantages_BT, mask_BT)
-    clipped = clipped_surrogate(ratio_BT, advantages_BT, clip_low, clip_high, delta)
-    objective_BT = clipped.objective
+    objective_BT = clipped_surrogate(ratio_BT, advantages_BT, clip_low, clip_high, delta).objective
     if dual_clip is not None:
         floor_BT = dual_clip * advantages_BT
         objective_BT = torch.where(advantages_BT < 0, torch.maximum(objective_BT, floor_BT), objective_BT)
