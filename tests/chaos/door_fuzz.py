@@ -67,7 +67,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "rules": [
             {"rule": "regex", "pattern": "box", "weight": 0.5},
             {"rule": "exact"},
-            {"rule": "length", "max": 20},
+            {"rule": "length", "max_length": 20, "buffer": 5},
         ]
     }
 }

@@ -172,6 +172,8 @@ async def test_any_bytes(service: Service, name: str, full: bool, figures: Figur
     figures(inputs=seen.total(), answers=dict(seen), grown_mb=round(grown_mb, 1), kept=service.kept)
     assert service.terminate() == 0, service.text
     assert "Traceback" not in service.text, service.text
+    # Nobody who reaches a port can write into the log.
+    assert [line for line in service.text.splitlines() if not line.startswith('{"service": ')] == []
 
 
 #: What schemathesis looks at. That wrong samples are answered one by one is the contract, so that is not refused.
