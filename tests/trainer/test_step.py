@@ -41,13 +41,16 @@ def _learner(config: RunConfig, *, initial: bool = False) -> Learner:
     return make_learner(model(), model() if initial else None, config.optimizer)  # pyright: ignore[reportArgumentType]
 
 
-def _gradient(config: RunConfig, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+def _gradient(
+    config: RunConfig, batch: Batch, advantages: Tensor | None = None
+) -> tuple[Tensor, dict[str, float]]:
     """The gradient of one step, read off a plain SGD step of rate 1."""
     learner = _learner(config)
     before = torch.nn.utils.parameters_to_vector(learner.model.parameters()).detach().clone()
     sgd = torch.optim.SGD(learner.model.parameters(), lr=1.0)
     learner = Learner(learner.policy, sgd, torch.optim.lr_scheduler.LambdaLR(sgd, lambda _: 1.0), None)
-    metrics = optimise(learner, batch, advantages_of(config, batch), config, 1)
+    advantages = advantages_of(config, batch) if advantages is None else advantages
+    metrics = optimise(learner, batch, advantages, config, 1)
     return before - torch.nn.utils.parameters_to_vector(learner.model.parameters()).detach(), metrics
 
 
@@ -200,6 +203,19 @@ def test_tokens_that_the_engine_found_less_likely_weigh_more_up_to_the_cap(
     # KL(engine || trainer) by k3: e^d - d - 1 with d the trainer's log-probability less the engine's.
     assert metrics["engine_kl"] == pytest.approx(2 - math.log(2) - 1, rel=1e-4)
     assert metrics["engine_mismatch"] == pytest.approx(math.log(2), rel=1e-4)
+
+
+def test_each_token_has_its_own_weight_where_a_response_has_one_advantage(
+    make_config: Make, batch: Batch
+) -> None:
+    words = (*PLAIN, *LOSSES[2], "optimizer.max_grad_norm=1e3")
+    plain, corrected = make_config(*words), make_config(*words, "importance={level: token, cap: 8}")
+    drift_BT = torch.linspace(-1, 1, batch.mask_BT.numel()).reshape(batch.mask_BT.shape)
+    exact = _engine(batch, plain, 0.0)
+    batch = replace(exact, engine_logps_BT=exact.engine_logps_BT - drift_BT)
+    weighted_BT = advantages_of(plain, batch)[:, None] * drift_BT.exp()
+    expected, _ = _gradient(plain, batch, weighted_BT)
+    torch.testing.assert_close(_gradient(corrected, batch)[0], expected, atol=1e-6, rtol=1e-4)
 
 
 def test_a_sequence_weighs_by_all_its_tokens(make_config: Make, make_group: Callable[..., Group]) -> None:

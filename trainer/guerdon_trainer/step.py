@@ -180,6 +180,8 @@ def _corrected(
     means.over_tokens(
         "importance_truncated", truncated(weights_BT, batch.sampled_BT, correction.cap), batch.sampled_BT
     )
+    if correction.level == "token" and advantages.dim() == 1:
+        advantages = advantages[:, None].expand(weights_BT.shape)
     return weighted(advantages, weights_BT)
 
 

@@ -172,7 +172,7 @@ def test_delta_bounds_the_ratio_of_a_negative_advantage_alone(loss: Call) -> Non
         loss(logps, old, torch.tensor([-1.0]), mask, delta=1.0)
 
 
-def test_dual_clip_goes_before_the_clip_and_delta_after_it() -> None:
+def test_dual_clip_overrides_the_clip_and_delta_yields_to_it() -> None:
     logps, old = torch.tensor([[math.log(1.15)]]), torch.zeros(1, 1)
     down, mask = torch.tensor([[-1.0]]), torch.ones(1, 1)
     assert ppo_clip_loss(logps, old, down, mask, dual_clip=1.1).value.item() == pytest.approx(1.1)

@@ -33,7 +33,7 @@ def ppo_clip_loss(
 
     Arguments are those of `gspo_loss`, with one advantage and one ratio per token, and:
         dual_clip: upper bound, greater than 1, of the ratio where the advantage is negative (arXiv:1912.09729). It
-            goes before the clip; `delta` goes after it. They are the same above 1 + clip_high.
+            overrides the clip where it is tighter; `delta` yields to it. Above 1 + clip_high they are the same.
         aggregation, norm, denominator: how token losses become one number, see `aggregate`.
 
     Raises:
