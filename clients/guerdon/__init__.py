@@ -14,7 +14,8 @@
 concerns a whole request is a `GuerdonError` (`guerdon.errors` draws the tree). Test with `guerdon.testing`.
 """
 
-from guerdon.client import AsyncClient, Client
+from guerdon.blocking import Client
+from guerdon.client import AsyncClient
 from guerdon.errors import (
     GuerdonError,
     InternalError,

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from guerdon.client import Client
+from guerdon.blocking import Client
 from guerdon.codec import describe
 from guerdon.errors import GuerdonError, InvalidRequest
 from guerdon.tracing import export_spans
@@ -142,10 +142,9 @@ def queue(
     from guerdon import queue_view
 
     ids = letters or []
-    if action in (QueueAction.REDRIVE, QueueAction.PURGE) and every == bool(ids):
+    if action in ("redrive", "purge") and every == bool(ids):
         _usage(f"{action} wants the ids of dead letters, or --all")
     with _sentences():
-        queue_view.check_ids(ids)
         match action:
             case QueueAction.SHOW if watch:
                 with _until_signal() as leaving:

@@ -99,17 +99,6 @@ def watch(service: str, redis: str, leaving: threading.Event) -> None:
             live.update(table)
 
 
-def check_ids(letters: Sequence[str]) -> None:
-    """Refuse what is no id of a dead letter.
-
-    Raises:
-        InvalidRequest: names the first one.
-    """
-    for letter in letters:
-        if not _LETTER_ID.fullmatch(letter):
-            raise InvalidRequest(f"a dead letter's id looks like 1764492000000-0, not {letter!r}")
-
-
 async def list_letters(service: str, redis: str, content: bool) -> None:
     """Print a line of JSON for each dead letter, oldest first."""
     async with aclosing(dead_letters(redis, service)) as letters:
@@ -119,21 +108,29 @@ async def list_letters(service: str, redis: str, content: bool) -> None:
 
 async def purge_letters(service: str, redis: str, letters: Sequence[str]) -> None:
     """Forget dead letters; all of them where none is named."""
-    ids = letters or await _every_id(service, redis)
+    ids = await _ids(service, redis, letters)
     typer.echo(json.dumps({"purged": await purge(redis, service, ids)}))
 
 
 async def redrive_letters(service: str, redis: str, letters: Sequence[str]) -> bool:
     """Queue dead letters anew, all where none is named, and print what became of each; whether all went."""
-    ids = letters or await _every_id(service, redis)
+    ids = await _ids(service, redis, letters)
     states = await redrive(redis, service, ids)
     for id, state in zip(ids, states, strict=True):
         typer.echo(json.dumps({"id": id, "state": state}))
     return all(state in ("queued", "answered") for state in states)
 
 
-async def _every_id(service: str, redis: str) -> list[str]:
-    return [letter.letter_id async for letter in dead_letters(redis, service)]
+async def _ids(service: str, redis: str, letters: Sequence[str]) -> Sequence[str]:
+    """The ids that were named, or every one.
+
+    Raises:
+        InvalidRequest: one of them is no id of a dead letter.
+    """
+    for letter in letters:
+        if not _LETTER_ID.fullmatch(letter):
+            raise InvalidRequest(f"a dead letter's id looks like 1764492000000-0, not {letter!r}")
+    return letters or [letter.letter_id async for letter in dead_letters(redis, service)]
 
 
 def _unanswered(seen: QueueStats) -> int:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from guerdon.client import Client
+from guerdon.blocking import Client
 from guerdon.errors import Unavailable
 from guerdon.testing import Failure, StubService
 from guerdon.types import (

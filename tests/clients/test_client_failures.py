@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from guerdon import errors
-from guerdon.client import AsyncClient, Client
+from guerdon.blocking import Client
+from guerdon.client import AsyncClient
 from guerdon.testing import Failure, StubService
 from guerdon.types import IndexedResult, Result, Sample, ScoreResponse, Status, UpdateRequest, UpdateResponse
 

@@ -9,7 +9,8 @@ import pytest
 
 import guerdon
 from guerdon import errors, types
-from guerdon.client import AsyncClient, Client
+from guerdon.blocking import Client
+from guerdon.client import AsyncClient
 
 
 def test_everything_offered_is_there_and_sorted() -> None:
@@ -57,7 +58,8 @@ def test_both_clients_take_the_same_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["guerdon", "guerdon.testing", "guerdon.client", "guerdon.queue", "guerdon.codec"]
+    "module",
+    ["guerdon", "guerdon.testing", "guerdon.client", "guerdon.blocking", "guerdon.queue", "guerdon.codec"],
 )
 def test_importing_needs_no_ml_stack(module: str) -> None:
     heavy = ["torch", "transformers", "vllm", "numpy", "fastapi", "guerdon_services", "guerdon_trainer"]

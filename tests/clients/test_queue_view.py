@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from guerdon import queue_view
-from guerdon.errors import InvalidRequest, Unavailable
+from guerdon.errors import Unavailable
 from guerdon.queue import QueueStats
-from guerdon.queue_view import View, check_ids, nobody
+from guerdon.queue_view import View, nobody
 
 SEEN = QueueStats(queued=1200, pending=64, dead=2, oldest_ms=3_500, workers=3, submitted=90_000)
 
@@ -78,9 +78,3 @@ def test_the_live_view_outlives_a_redis_that_goes_away(
     assert looks == [0, 1, 2, 3]
     assert "1,200" in shown, "the last counts stay"
     assert "Redis cannot be reached" in shown
-
-
-def test_what_is_no_id_of_a_letter_is_named() -> None:
-    check_ids(["1764492000000-0"])
-    with pytest.raises(InvalidRequest, match="not 'nonsense'"):
-        check_ids(["1764492000000-0", "nonsense"])

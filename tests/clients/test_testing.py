@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from guerdon.client import Client
+from guerdon.blocking import Client
 from guerdon.testing import Failure, StubService
 from guerdon.types import (
     GenerateResult,
