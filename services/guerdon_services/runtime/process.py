@@ -80,6 +80,9 @@ class Process:
             OSError: an address cannot be had.
         """
         settings = self._settings
+        if settings.ready_file:
+            # That of an earlier life names doors that are closed.
+            settings.ready_file.unlink(missing_ok=True)
         token = settings.token.get_secret_value() if settings.token else None
         guard, tls = TokenGuard(token), _tls_files(settings)
         if settings.http:

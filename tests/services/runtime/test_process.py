@@ -132,6 +132,17 @@ def test_a_taken_port_is_one_clear_line(spawn: Any) -> None:
             spawn("Echo", grpc=f"127.0.0.1:{port}")
 
 
+def test_the_ready_file_of_an_earlier_life_is_gone_before_the_doors_open(spawn: Any, tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    old.write_text('{"http": "http://127.0.0.1:1"}')
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(AssertionError, match="cannot listen"),
+    ):
+        spawn("Echo", http=f"127.0.0.1:{taken.getsockname()[1]}", ready_file=str(old))
+    assert not old.exists()
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
