@@ -57,6 +57,7 @@ class Client:
         self._waiting: dict[str, asyncio.Future[float]] = {}
         self._outbox: list[tuple[str, str]] = []
         self._sender: asyncio.Task[None] | None = None
+        self._closed = False
         self._reader = asyncio.create_task(self._read())
 
     async def call(self, text: str) -> float:
@@ -72,8 +73,9 @@ class Client:
 
     async def close(self) -> None:
         """Disconnect."""
-        self._reader.cancel()
-        await asyncio.wait([self._reader])
+        # redis-py does not always notice that a blocking read is cancelled.
+        self._closed = True
+        await self._reader
         await self._redis.aclose()
 
     async def _send(self) -> None:
@@ -87,7 +89,7 @@ class Client:
 
     async def _read(self) -> None:
         last: Any = "0"
-        while True:
+        while not self._closed:
             answer = await self._redis.xread({self._reply: last}, COUNT, BLOCK_MS)
             if not answer:
                 continue

@@ -140,6 +140,9 @@ class _Field:
 class _Plan:
     proto_type: type[Proto]
     fields: tuple[_Field, ...]
+    by_number: dict[int, _Field]
+    #: Those whose protobuf zero is a value: pydantic has no default for them.
+    always: tuple[_Field, ...]
 
 
 def _message_type(name: str) -> type[Message]:
@@ -159,8 +162,11 @@ def _proto_type(name: str) -> type[Proto]:
 @cache
 def _plan(cls: type[Message]) -> _Plan:
     proto = _proto_type(cls.__name__)
-    fields = tuple(_field(cls, cast(FieldDescriptor, field)) for field in proto.DESCRIPTOR.fields)
-    return _Plan(proto, fields)
+    descriptors = cast(Sequence[FieldDescriptor], proto.DESCRIPTOR.fields)
+    by_number = {descriptor.number: _field(cls, descriptor) for descriptor in descriptors}
+    fields = tuple(by_number.values())
+    always = tuple(field for field in fields if not (field.presence or field.zero_is_absent))
+    return _Plan(proto, fields, by_number, always)
 
 
 def _field(cls: type[Message], descriptor: FieldDescriptor) -> _Field:
@@ -222,16 +228,20 @@ def _write_message(plan: _Plan, message: Message, proto: Any) -> None:
 
 def _read_message(plan: _Plan, proto: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for field in plan.fields:
-        if field.presence and not proto.HasField(field.name):
-            continue
-        value = getattr(proto, field.name)
-        if not field.presence and field.zero_is_absent and not value:
-            continue
+    # One call lists what was given, and leaves out the zeros of fields that cannot tell zero from "not given".
+    given: list[tuple[FieldDescriptor, Any]] = proto.ListFields()
+    for descriptor, value in given:
+        field = plan.by_number[descriptor.number]
         try:
             values[field.name] = field.read(value)
         except FieldError as error:
             raise error.under(field.name) from error
+    for field in plan.always:
+        if field.name not in values:
+            try:
+                values[field.name] = field.read(getattr(proto, field.name))
+            except FieldError as error:
+                raise error.under(field.name) from error
     return values
 
 

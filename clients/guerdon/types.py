@@ -6,7 +6,7 @@ frozen. `guerdon.codec` turns them into protobuf messages and back.
 
 import math
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
@@ -55,6 +55,10 @@ def _finite(value: JsonValue) -> JsonValue:
 
 FiniteJson = Annotated[JsonValue, AfterValidator(_finite)]
 Options = dict[str, FiniteJson]
+
+
+#: An empty list where samples and results by the thousand are made: a default of `[]` is copied deeply for each.
+_empty: Any = Field(default_factory=list)
 
 
 class ChatMessage(Message):
@@ -124,10 +128,10 @@ class Sample(Message):
 
     id: str | None = None
     prompt: Prompt | None = None
-    prompt_token_ids: list[TokenId] = []
+    prompt_token_ids: list[TokenId] = _empty
     response: str | None = None
-    response_token_ids: list[TokenId] = []
-    references: list[str] = []
+    response_token_ids: list[TokenId] = _empty
+    references: list[str] = _empty
     outcome: Annotated[float, Field(ge=0, le=1)] | None = None
     group: str | None = None
     code: CodeTask | None = None
@@ -212,8 +216,8 @@ class Result(Message):
     value: float | None = None
     reason: str = ""
     verdict: Verdict | None = None
-    token_rewards: list[float] = []
-    token_ids: list[TokenId] = []
+    token_rewards: list[float] = _empty
+    token_ids: list[TokenId] = _empty
     queue_ms: float = 0.0
     exec_ms: float = 0.0
     scorer: str = ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import secrets
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,14 +99,14 @@ class Producer:
         the W3C traceparent that the worker continues.
 
         Raises:
-            InvalidRequest: an id that is no text or too long, or a deadline that is no number.
+            InvalidRequest: an id that is no text or too long, a deadline that is no number, or too large a body.
             Overloaded: the queue is full.
             Unavailable: Redis cannot be reached, or this producer is closed.
         """
         if self._closed:
             raise Unavailable("this producer is closed")
         loop = asyncio.get_running_loop()
-        named, request_id = bool(request_id), request_id or uuid.uuid4().hex
+        named, request_id = bool(request_id), request_id or secrets.token_hex(16)
         _check(request_id, deadline_s)
         if (known := self._waiting.get(request_id)) is not None:
             return known.future
@@ -148,12 +149,12 @@ class Producer:
 
     async def _enter(self, waiting: _Waiting, patience: float) -> None:
         self._waiting[waiting.request_id] = waiting
+        timer: asyncio.TimerHandle | None = None
         if waiting.expires is not None:
             loop = asyncio.get_running_loop()
             timer = loop.call_at(waiting.expires, self._expire, waiting)
-            waiting.future.add_done_callback(lambda _: timer.cancel())
             patience = min(patience, waiting.expires - loop.time())
-        waiting.future.add_done_callback(lambda _: self._forget(waiting))
+        waiting.future.add_done_callback(lambda _: self._forget(waiting, timer))
         try:
             state = await self._send(waiting, patience)
             if state == b"full":
@@ -188,7 +189,9 @@ class Producer:
             reason = "the deadline passed before an answer came"
             waiting.future.set_result(Reply(waiting.request_id, Status.TIMEOUT, reason, b""))
 
-    def _forget(self, waiting: _Waiting) -> None:
+    def _forget(self, waiting: _Waiting, timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
         if self._waiting.get(waiting.request_id) is waiting:
             del self._waiting[waiting.request_id]
         if waiting.future.cancelled() and not self._closed:

@@ -53,6 +53,8 @@ class GrpcTransport:
         self._secure = secure
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel: grpc.aio.Channel | None = None
+        #: Unary methods that were called before.
+        self._methods: dict[Operation, Any] = {}
 
     async def call(
         self,
@@ -63,7 +65,7 @@ class GrpcTransport:
         key: str | None = None,
     ) -> M:
         """One unary call whose deadline the service sees; see `Transport.call`."""
-        method = cast(Any, self._open()).unary_unary(_UNARY[operation])
+        method = self._methods.get(operation) or self._method(operation)
         body = codec.encode(request) if request else b""
         try:
             answer = await method(body, timeout=timeout_s, metadata=self._call_metadata())
@@ -91,6 +93,10 @@ class GrpcTransport:
 
     def _call_metadata(self) -> tuple[tuple[str, str], ...]:
         return (*self._metadata, *tracing.carrier().items())
+
+    def _method(self, operation: Operation) -> Any:
+        method = self._methods[operation] = cast(Any, self._open()).unary_unary(_UNARY[operation])
+        return method
 
     def _open(self) -> grpc.aio.Channel:
         # A channel belongs to the event loop that is running when it is made.

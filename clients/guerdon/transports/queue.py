@@ -99,17 +99,21 @@ class QueueTransport:
         deadline: Deadline,
         key: str | None,
     ) -> AsyncGenerator[tuple[int, Result | GenerateResult], None]:
-        bodies = [codec.encode(request.model_copy(update={"samples": [one]})) for one in request.samples]
-        if not bodies:
+        if not request.samples:
             return
+        apart = len(request.samples) > 1
+        each = (
+            [request.model_copy(update={"samples": [one]}) for one in request.samples] if apart else [request]
+        )
+        bodies = [codec.encode(one) for one in each]
         ids = [_request_id(key, operation, index, body) for index, body in enumerate(bodies)]
         # Read here: whoever asks for the next result may do so in another context.
         trace = tracing.carrier().get("traceparent", "")
         first = await self._producer.submit(
             operation, bodies[0], request_id=ids[0], deadline_s=deadline.left_s, trace=trace
         )
-        slots = asyncio.Semaphore(_CONCURRENT_SUBMISSIONS)
         kind = Result if isinstance(request, ScoreRequest) else GenerateResult
+        slots = asyncio.Semaphore(_CONCURRENT_SUBMISSIONS)
 
         async def answer(index: int) -> tuple[int, Result | GenerateResult]:
             id = request.samples[index].id
@@ -121,6 +125,10 @@ class QueueTransport:
             except ServiceFailure as error:
                 return index, kind(id=id, status=error.status, reason=str(error))
 
+        if not apart:
+            # Whoever is cancelled here cancels `first` with it.
+            yield await answer(0)
+            return
         tasks = [asyncio.create_task(answer(index)) for index in range(len(bodies))]
         try:
             for task in asyncio.as_completed(tasks):
