@@ -122,7 +122,7 @@ def test_micro_batches_change_no_logprob(model: PreTrainedModel, batch: Batch) -
 
 
 def test_what_is_published_loads_as_it_was(model: PreTrainedModel, batch: Batch, tmp_path: Path) -> None:
-    publish_policy(model, build_tokenizer(), tmp_path, 3)
+    publish_policy(Policy(model), build_tokenizer(), tmp_path, 3)
     latest = weights.latest(tmp_path)
     assert latest is not None
     assert latest.version == 3

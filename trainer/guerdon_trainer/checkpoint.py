@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from guerdon_trainer.distributed import copy_whole, load_optimizer, rank, whole
 from guerdon_trainer.step import Learner
 
 
@@ -44,11 +45,21 @@ class Checkpoint:
     services: dict[str, Any] = field(default_factory=dict)
 
     def restore(self, learner: Learner) -> None:
-        """Load weights, optimiser, schedule and generator states."""
+        """Load weights, optimiser, schedule and generator states; every rank takes its part of them.
+
+        Raises:
+            ValueError: the checkpoint is of a model with other tensors.
+        """
         device = next(learner.model.parameters()).device
-        saved = torch.load(self.path / "learner.pt", map_location="cpu", weights_only=True)
-        learner.model.load_state_dict(saved["model"])
-        learner.optimizer.load_state_dict(saved["optimizer"])
+        saved = torch.load(self.path / "learner.pt", map_location="cpu", weights_only=True, mmap=True)
+        own = learner.policy.learned_state()
+        if {name: t.shape for name, t in own.items()} != {
+            name: t.shape for name, t in saved["model"].items()
+        }:
+            raise ValueError(f"{self.path} holds another model than the recipe's")
+        for name, tensor in own.items():
+            copy_whole(tensor, saved["model"][name])
+        load_optimizer(learner.optimizer, saved["optimizer"])
         learner.schedule.load_state_dict(saved["schedule"])
         torch.set_rng_state(saved["torch_rng"])
         if device.type == "cuda":
@@ -58,33 +69,38 @@ class Checkpoint:
 def save(
     folder: Path, learner: Learner, state: RunState, services: dict[str, Any], *, keep_last: int
 ) -> Path:
-    """Write the checkpoint of `state.step` and remove all but the `keep_last` newest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for abandoned in folder.glob(".tmp-*"):  # by an attempt that was killed here
-        shutil.rmtree(abandoned)
-    temporary = folder / f".tmp-{uuid.uuid4().hex}"
-    temporary.mkdir()
+    """Write the checkpoint of `state.step` and remove all but the `keep_last` newest; every rank must call it."""
     device = next(learner.model.parameters()).device
     tensors = {
-        "model": learner.model.state_dict(),
-        "optimizer": learner.optimizer.state_dict(),
+        "model": whole(learner.policy.learned_state()),
+        "optimizer": whole(learner.optimizer.state_dict()),
         "schedule": learner.schedule.state_dict(),
         "torch_rng": torch.get_rng_state(),
     }
     if device.type == "cuda":
         tensors["cuda_rng"] = torch.cuda.get_rng_state(device)
+    final = folder / f"step-{state.step:06d}"
+    if rank() == 0:
+        _write(folder, final, tensors, {"state": asdict(state), "services": services})
+        for old in _paths(folder)[:-keep_last]:
+            shutil.rmtree(old)
+    return final
+
+
+def _write(folder: Path, final: Path, tensors: dict[str, Any], state: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for abandoned in folder.glob(".tmp-*"):  # by an attempt that was killed here
+        shutil.rmtree(abandoned)
+    temporary = folder / f".tmp-{uuid.uuid4().hex}"
+    temporary.mkdir()
     torch.save(tensors, temporary / "learner.pt")
-    (temporary / "state.json").write_text(json.dumps({"state": asdict(state), "services": services}))
+    (temporary / "state.json").write_text(json.dumps(state))
     for file in (*temporary.iterdir(), temporary):
         _sync(file)
-    final = folder / f"step-{state.step:06d}"
     if final.exists():
         shutil.rmtree(final)
     os.rename(temporary, final)
     _sync(folder)
-    for old in _paths(folder)[:-keep_last]:
-        shutil.rmtree(old)
-    return final
 
 
 def latest(folder: Path) -> Checkpoint | None:

@@ -7,6 +7,7 @@ torchrun there is one rank, and nothing here does anything.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -17,9 +18,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from guerdon_trainer.model import Policy
-
 T = TypeVar("T")
+#: How long a rank waits for the others: rank 0 may wait for rollouts. Should one die, torchrun ends the rest.
+_PATIENCE = timedelta(hours=24)
 
 
 @contextmanager
@@ -31,7 +32,8 @@ def process_group(device: str) -> Iterator[torch.device]:
     local = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device == "cuda" else torch.device(device)
     if local.type == "cuda":
         torch.cuda.set_device(local)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=_PATIENCE)
     try:
         yield local
     finally:
@@ -48,27 +50,20 @@ def ranks() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def from_first(make: Any) -> Any:
-    """What `make()` gives on rank 0, on every rank; the others do not call it.
+def tell(order: Any) -> None:
+    """Rank 0 says what all do next; see `orders`."""
+    if ranks() > 1:
+        dist.broadcast_object_list([order], src=0, device=torch.device("cpu"))
 
-    Raises:
-        RuntimeError: it failed on rank 0, which raises its own exception.
-    """
-    if ranks() == 1:
-        return make()
-    answer: list[Any] = [None, None]
-    failure: BaseException | None = None
-    if rank() == 0:
-        try:
-            answer[0] = make()
-        except BaseException as error:
-            failure, answer[1] = error, f"{type(error).__name__}: {error}"
-    dist.broadcast_object_list(answer, src=0)
-    if failure is not None:
-        raise failure
-    if answer[1] is not None:
-        raise RuntimeError(f"rank 0 failed: {answer[1]}")
-    return answer[0]
+
+def orders() -> Iterator[Any]:
+    """What rank 0 says, on every other rank, until it says None."""
+    while True:
+        heard: list[Any] = [None]
+        dist.broadcast_object_list(heard, src=0, device=torch.device("cpu"))
+        if heard[0] is None:
+            return
+        yield heard[0]
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
@@ -87,13 +82,13 @@ def gathered(own: T) -> list[T]:
     return everyone
 
 
-def shard(policy: Policy) -> None:
-    """Spread the policy's parameters over the ranks, layer by layer; fp32 at rest, in `autocast`'s type in use."""
+def shard(policy: nn.Module, dtype: torch.dtype | None) -> None:
+    """Spread a policy's parameters over the ranks, layer by layer; as they are at rest, of `dtype` in use."""
     if ranks() == 1:
         return
     device = next(policy.parameters()).device.type
     mesh = init_device_mesh(device, (ranks(),))
-    precision = MixedPrecisionPolicy(param_dtype=policy.autocast, reduce_dtype=torch.float32)
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for layer in policy.modules():
         if isinstance(layer, GradientCheckpointingLayer):
             fully_shard(layer, mesh=mesh, mp_policy=precision)
@@ -116,11 +111,27 @@ def whole(state: Any) -> Any:
 def copy_whole(target: Tensor, source: Tensor) -> None:
     """Copy a whole tensor into one that may be sharded; every rank takes its part."""
     with torch.no_grad():
-        if isinstance(target, DTensor):
-            source = distribute_tensor(
-                source.to(target.device), target.device_mesh, target.placements, src_data_rank=None
-            )
-        target.copy_(source)
+        target.copy_(_like(target, source))
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a whole optimiser's state into one whose parameters may be sharded."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    own = {
+        index: {
+            name: _like(parameters[index], value) if value.shape == parameters[index].shape else value
+            for name, value in values.items()
+        }
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": own})
+
+
+def _like(target: Tensor, source: Tensor) -> Tensor:
+    if not isinstance(target, DTensor):
+        return source
+    mesh, placements = target.device_mesh, target.placements
+    return distribute_tensor(source.to(target.device), mesh, placements, src_data_rank=None)
 
 
 def total_norm(parameters: list[nn.Parameter], largest: float) -> Tensor:

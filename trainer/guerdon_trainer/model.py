@@ -4,7 +4,7 @@ Shape suffixes: B responses, T response tokens, N response tokens of all rows in
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from guerdon.logprobs import ScoredSequence, check_head, flat_logprobs, packs, same_attention
+from guerdon.lora import Adapters, adapter_tensors
 from guerdon_trainer.batch import Batch
+from guerdon_trainer.distributed import whole
 
 # Loading and saving take milliseconds here and would draw their bars through the live view.
 transformers.utils.logging.disable_progress_bar()
@@ -50,10 +52,13 @@ class Policy(nn.Module):
     A module of its own, so that FSDP, which gathers weights around a forward, has those of the head there too.
     """
 
-    def __init__(self, model: PreTrainedModel, *, autocast: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, autocast: torch.dtype | None = None, adapters: Adapters | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.autocast = autocast
+        self.adapters = adapters
         #: Whether one row may hold several sequences; tried here, before anything is sharded.
         self.packs = packs(model, 1)
 
@@ -64,6 +69,25 @@ class Policy(nn.Module):
         device = next(self.model.parameters()).device.type
         with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
             return flat_logprobs(self.model, sequences, temperature=temperature, entropy=entropy)
+
+    def bare(self) -> AbstractContextManager[None]:
+        """Within it the policy has no adapters."""
+        return nullcontext() if self.adapters is None else self.adapters.off()
+
+    def learned_state(self) -> dict[str, Tensor]:
+        """The tensors that training changes, as they are: whole or sharded."""
+        state: dict[str, Tensor] = self.model.state_dict()
+        return state if self.adapters is None else adapter_tensors(state)
+
+    def published_state(self) -> dict[str, Tensor]:
+        """The whole state of the plain model, adapters merged, on the CPU where it is sharded; all ranks must ask."""
+        made: dict[int, Tensor] = {}  # tied weights are one tensor, and stay one
+        state: dict[str, Tensor] = {}
+        for name, tensor in self.model.state_dict(keep_vars=True).items():
+            if id(tensor) not in made:
+                made[id(tensor)] = whole(tensor)
+            state[name] = made[id(tensor)]
+        return state if self.adapters is None else self.adapters.merged(state)
 
     def idle(self) -> Tensor:
         """A zero with zero gradients, for a rank without rows: all must take part in every forward and backward."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 
+from guerdon.lora import Adapters
 from guerdon_trainer.batch import Batch
 from guerdon_trainer.config import OptimizerConfig, RunConfig
 from guerdon_trainer.config.importance import ImportanceConfig
@@ -43,15 +44,23 @@ class Learner:
 
 
 def make_learner(model: PreTrainedModel, initial: PreTrainedModel | None, config: OptimizerConfig) -> Learner:
-    """AdamW over all parameters that learn, with a linear warm-up of the learning rate."""
+    """AdamW over all parameters that learn, with a linear warm-up of the learning rate.
+
+    With adapters the model is its own initial policy: `initial` may be `model`.
+    """
     if config.gradient_checkpointing:
         checkpoint_layers(model)
+    lora = config.lora
+    adapters = lora and Adapters(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
     autocast = torch.bfloat16 if config.precision == "bf16" else None
-    policy = Policy(model, autocast=autocast)
-    before = None if initial is None else Policy(initial, autocast=autocast)
-    for module in (policy, before):
-        if module is not None:
-            shard(module)
+    policy = Policy(model, autocast=autocast, adapters=adapters)
+    shard(policy, autocast)
+    before = policy
+    if initial is None:
+        before = None
+    elif initial is not model:
+        before = Policy(initial, autocast=autocast)
+        shard(before, autocast)
     optimizer = torch.optim.AdamW(
         [parameter for parameter in policy.parameters() if parameter.requires_grad],
         lr=config.lr,
@@ -190,9 +199,10 @@ def _initial_logps(learner: Learner, batch: Batch | None, temperature: float) ->
     """Log-probabilities under the initial policy, where it is kept; without a batch the forward of an idle rank."""
     if learner.initial is None:
         return None
-    if batch is None:
-        return learner.initial.idle()
-    return token_logprobs(learner.initial, batch, temperature, entropy=False)[0]
+    with learner.initial.bare():
+        if batch is None:
+            return learner.initial.idle()
+        return token_logprobs(learner.initial, batch, temperature, entropy=False)[0]
 
 
 def _mini_batches(batch: Batch, count: int, seed: str) -> Iterator[Tensor]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from guerdon_trainer import checkpoint
 from guerdon_trainer.batch import Batch, make_batch
@@ -70,7 +71,7 @@ class Run:
         self._prompts = PromptStream(load_questions(config.data), config.seed)
         self._held_out = load_questions(config.eval_data)
         model = load_policy(self.folder.policy, self.device)
-        initial = load_policy(self.folder.policy, self.device) if config.training.kl_to_initial else None
+        initial = self._initial(model) if config.training.kl_to_initial else None
         self._tokenizer = load_tokenizer(self.folder.policy)
         self.learner = make_learner(model, initial, config.optimizer)
         self.state, self.stats = self._resume()
@@ -81,6 +82,10 @@ class Run:
         # Names this attempt: a step that is repeated is a new update to the PRM, also when no checkpoint came between.
         self._attempt_id = uuid.uuid4().hex[:8]
         self._publish()
+
+    def _initial(self, model: PreTrainedModel) -> PreTrainedModel:
+        """The policy before the first step; with adapters the model itself, without them."""
+        return model if self.config.optimizer.lora else load_policy(self.folder.policy, self.device)
 
     def _resume(self) -> tuple[RunState, ServiceStats]:
         found = checkpoint.latest(self.folder.checkpoints)
@@ -212,7 +217,7 @@ class Run:
         record.evaluation(evaluation, groups)
 
     def _publish(self) -> None:
-        publish_policy(self.learner.model, self._tokenizer, self.folder.weights, self.state.policy_version)
+        publish_policy(self.learner.policy, self._tokenizer, self.folder.weights, self.state.policy_version)
 
     def _save(self) -> None:
         checkpoint.save(

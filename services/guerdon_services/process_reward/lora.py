@@ -6,18 +6,18 @@ Needs the library peft (extra `process-reward-lora`). arXiv:2106.09685.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from guerdon import lora
 from guerdon_services.models import WeightsMismatch
 from guerdon_services.runtime.scorer import NotReady
 
 #: Beside the merged weights of a version. Not a safetensors file: whoever loads those takes all of them.
 _ADAPTERS = "adapters.pt"
-_NAME = "default"  # peft's own name for the only adapter
 
 
 class Adapters:
@@ -27,25 +27,14 @@ class Adapters:
 
     def __init__(self, model: PreTrainedModel, *, rank: int, alpha: float, targets: str) -> None:
         try:
-            from peft import LoraConfig, inject_adapter_in_model
-            from peft.tuners.tuners_utils import BaseTunerLayer
+            self._adapters = lora.Adapters(cast(nn.Module, model), rank=rank, alpha=alpha, targets=targets)
         except ImportError as error:
             raise NotReady(
                 "lora_rank needs the library peft: pip install guerdon-services[process-reward-lora]"
             ) from error
-        try:
-            inject_adapter_in_model(
-                LoraConfig(r=rank, lora_alpha=cast(int, alpha), target_modules=targets, lora_dropout=0.0),
-                model,
-            )
         except ValueError as error:
             raise ValueError(f"lora_targets: {error}") from error
         self._model = model
-        modules = cast(nn.Module, model).named_modules()
-        self._layers: dict[str, Any] = {
-            name: layer for name, layer in modules if isinstance(layer, BaseTunerLayer)
-        }
-        cast(nn.Module, model).eval()
 
     def refresh(self) -> None:
         """The base never changes."""
@@ -56,15 +45,12 @@ class Adapters:
     @contextmanager
     def module(self) -> Iterator[nn.Module]:
         """The model without its adapters."""
-        self._enable(False)
-        try:
+        with self._adapters.off():
             yield cast(nn.Module, self._model)
-        finally:
-            self._enable(True)
 
     def save(self, model: PreTrainedModel, folder: Path) -> None:
         """Write the merged model, which any loader reads, and the adapters, which an exact restart needs."""
-        model.save_pretrained(folder, state_dict=self._merged())
+        model.save_pretrained(folder, state_dict=self._adapters.merged(self._model.state_dict()))
         torch.save({name: tensor.detach() for name, tensor in self._tensors().items()}, folder / _ADAPTERS)
 
     def read(self, model: PreTrainedModel, folder: Path) -> None:
@@ -83,22 +69,5 @@ class Adapters:
             for name, tensor in own.items():
                 tensor.copy_(found[name])
 
-    def _enable(self, enabled: bool) -> None:
-        for layer in self._layers.values():
-            layer.enable_adapters(enabled)
-
     def _tensors(self) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in self._model.state_dict().items() if ".lora_" in name}
-
-    def _merged(self) -> dict[str, Tensor]:
-        """The state of the plain model with the adapters added to their layers' weights."""
-        merged: dict[str, Tensor] = {}
-        with torch.no_grad():
-            for name, tensor in self._model.state_dict().items():
-                path, wrapped, leaf = name.partition(".base_layer.")
-                if ".lora_" in name:
-                    continue
-                if wrapped and leaf == "weight":
-                    tensor = tensor + self._layers[path].get_delta_weight(_NAME)
-                merged[f"{path}.{leaf}" if wrapped else name] = tensor
-        return merged
+        return lora.adapter_tensors(self._model.state_dict())

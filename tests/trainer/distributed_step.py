@@ -1,0 +1,66 @@
+"""Two steps, a checkpoint, a publication and a third step, on every rank that torchrun starts; run by its test."""
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import torch
+
+from guerdon_trainer import checkpoint
+from guerdon_trainer.batch import Batch
+from guerdon_trainer.checkpoint import RunState
+from guerdon_trainer.config import RunConfig
+from guerdon_trainer.distributed import process_group, rank, whole
+from guerdon_trainer.objective import advantages_of
+from guerdon_trainer.prepare import TinyPolicy
+from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
+from guerdon_trainer.step import Learner, make_learner, optimise
+from guerdon_trainer.weights import publish_policy, save_policy
+
+
+def learner_of(config: RunConfig) -> Learner:
+    """A learner on a tiny model, always the same."""
+
+    def model() -> torch.nn.Module:
+        return build_model(TinyPolicy(hidden_size=16, layers=2, heads=2), build_tokenizer(), seed=1).eval()
+
+    torch.manual_seed(0)  # adapters begin at random
+    policy = model()
+    initial = policy if config.optimizer.lora else model()
+    return make_learner(policy, initial, config.optimizer)  # pyright: ignore[reportArgumentType]
+
+
+def run(config: RunConfig, batch: Batch, folder: Path) -> None:
+    """Write what happened to `folder`, from rank 0."""
+    learner = learner_of(config)
+    rows = [optimise(learner, batch, advantages_of(config, batch), config, step) for step in (1, 2)]
+    trained = {name: tensor.clone() for name, tensor in whole(learner.policy.learned_state()).items()}
+    checkpoint.save(folder / "checkpoints", learner, RunState(run_id="r", step=2), {}, keep_last=1)
+    publish_policy(learner.policy, build_tokenizer(), folder / "weights", 2)
+    save_policy(learner.policy, build_tokenizer(), folder / "final")
+    rows.append(optimise(learner, batch, advantages_of(config, batch), config, 3))
+    again = resume(config, folder)
+    repeated = optimise(again, batch, advantages_of(config, batch), config, 3)
+    ends = [whole(one.policy.learned_state()) for one in (learner, again)]
+    if rank() == 0:
+        same = all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+        torch.save(trained, folder / "trained.pt")
+        (folder / "result.json").write_text(json.dumps({"rows": rows, "repeated": repeated, "same": same}))
+
+
+def resume(config: RunConfig, folder: Path) -> Learner:
+    """A learner that goes on from the checkpoint."""
+    learner = learner_of(config)
+    found = checkpoint.latest(folder / "checkpoints")
+    assert found is not None
+    found.restore(learner)
+    return learner
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with process_group("cpu"):
+        for name in sys.argv[1:]:
+            config, batch = pickle.loads((Path(name) / "work.pkl").read_bytes())
+            run(config, batch, Path(name))
