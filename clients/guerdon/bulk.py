@@ -27,6 +27,8 @@ from guerdon.types import Options, Result, Sample, Status, failed
 
 #: Pause before the first repetition and the longest one, in seconds.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
+#: How long a sample waits for others to share a request with, in seconds.
+_GATHER_S = 0.001
 
 
 class Judge(Protocol):
@@ -197,10 +199,10 @@ class Bulk:
         return asked.answer
 
     def _send_soon(self) -> None:
-        # A turn of the loop later, so that all who ask in this one share a request.
+        # A moment later, so that all who ask now, from other threads too, share a request.
         if self._waiting and not self._sending and len(self._open) < self._in_flight:
             self._sending = True
-            asyncio.get_running_loop().call_soon(self._send)
+            asyncio.get_running_loop().call_later(_GATHER_S, self._send)
 
     def _send(self) -> None:
         self._sending = False
