@@ -11,9 +11,21 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+from fastapi import APIRouter
 from pydantic import Field, field_validator
 
-from guerdon.types import Result, Status, TestVerdict, Verdict, failed
+from guerdon import errors
+from guerdon.types import (
+    CodeTask,
+    CodeTest,
+    Limits,
+    Result,
+    Sample,
+    Status,
+    TestVerdict,
+    Verdict,
+    failed,
+)
 from guerdon_services.code import judge, programs, selftest, tasks
 from guerdon_services.code.asserted import asserted
 from guerdon_services.code.checker import checked
@@ -21,9 +33,12 @@ from guerdon_services.code.extraction import last_code_block
 from guerdon_services.code.languages import native
 from guerdon_services.code.languages.selftest import check_all
 from guerdon_services.code.sandbox import Profile
+from guerdon_services.code.single_runs import ran, uncompiled
 from guerdon_services.code.supervision import Infrastructure, Run, RunLimits, Starved
 from guerdon_services.code.warm import WarmTests
 from guerdon_services.code.worker import Worker, remove_stale_scratch
+from guerdon_services.compat import sandbox_fusion
+from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.progress import report_progress
 from guerdon_services.runtime.scorer import (
     RELEASE,
@@ -197,6 +212,40 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
         languages = ", ".join([f"python ({platform.python_version()})", *others])
         return {"profile": self.settings.profile, "layers": self._layers, "languages": languages}
 
+    def routes(self, dispatch: Dispatcher) -> APIRouter:
+        """SandboxFusion's `/run_code`."""
+        return sandbox_fusion.build_router(self, dispatch)
+
+    def run_program(
+        self, language: str, source: str, stdin: str, wall_s: float, memory_mb: int | None
+    ) -> sandbox_fusion.Ran:
+        """Run a program once; no limit is above the service's own.
+
+        Raises:
+            errors.InvalidRequest: the language is not offered, or a text is none.
+            errors.Unavailable: the run told nothing about the program.
+        """
+        most = self._limits.most
+        limits = Limits(
+            cpu_s=min(wall_s, most.cpu_s),
+            wall_s=min(wall_s, most.wall_s),
+            memory_mb=min(memory_mb, most.memory_mb) if memory_mb else None,
+        )
+        task = CodeTask(
+            language=language, kind="stdio", tests=[CodeTest(input=stdin, output="")], limits=limits
+        )
+        try:
+            plan = tasks.plan(Sample(code=task), self._limits)
+            self._check_offered(plan)
+            with self._ready(plan, source) as ready:
+                if isinstance(ready, TestVerdict):
+                    return uncompiled(ready)
+                return ran(*self._twice(lambda slot: self._run(slot, plan, plan.tests[0], ready)))
+        except Unscorable as error:
+            raise errors.InvalidRequest(str(error)) from None
+        except Infrastructure as error:
+            raise errors.Unavailable(str(error)) from error
+
     def score(self, batch: Sequence[ScoreJob[CodeOptions]]) -> list[Result]:
         """One result per job: the fraction of tests passed, and a verdict for each."""
         return [self._score(job) for job in batch]
@@ -217,9 +266,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
             raise Unscorable(f"code.tests: {len(plan.tests)}, over this service's {self.settings.max_tests}")
         if job.sample.response is None:
             raise Unscorable("response: missing; it holds the program")
-        name = plan.language.name
-        if name in self._missing:
-            raise Unscorable(f"code.language: {name!r} is not offered here: {self._missing[name]}")
+        self._check_offered(plan)
         tests = plan.tests[: job.options.max_tests]
         program = job.sample.response
         if job.options.extraction == "last_block":
@@ -241,6 +288,11 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
                 if verdicts[-1].verdict != "AC" and job.options.stop_at_first_failure:
                     break
         return self._result(job, verdicts, len(tests), program)
+
+    def _check_offered(self, plan: tasks.Plan) -> None:
+        name = plan.language.name
+        if name in self._missing:
+            raise Unscorable(f"code.language: {name!r} is not offered here: {self._missing[name]}")
 
     @contextmanager
     def _ready(self, plan: tasks.Plan, program: str) -> Generator[str | native.Built | TestVerdict]:

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from guerdon import errors
 from guerdon.types import Message, ServiceInfo, VersionsRequest, VersionsResponse
+from guerdon_services import compat
 from guerdon_services.runtime import metrics as exposition
 from guerdon_services.runtime import openapi, problem
 from guerdon_services.runtime.auth import TokenGuard
@@ -72,6 +73,8 @@ def build_app(
     own = service.routes(dispatcher)
     if own is not None:
         app.include_router(own)
+    for router in compat.routers(dispatcher):
+        app.include_router(router)
     options = cast(AnyScorer, service).options_type if isinstance(service, Scorer) else None
     models = [model for native in operations for model in (native.request, native.line) if model is not None]
     openapi.install(app, models, options)
