@@ -5,9 +5,9 @@ code, or runs elsewhere, keeps the origin itself (`Submission`).
 """
 
 import logging
+import os
 import re
 import time
-import uuid
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def begin(
 def begin_call(door: str, headers: Mapping[str, str]) -> Origin:
     """Begin to answer a request whose headers may name it, and the trace it belongs to."""
     given = headers.get(REQUEST_ID, "")
-    return begin(door, given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex, headers)
+    return begin(door, given if _GIVEN_ID.fullmatch(given) else os.urandom(16).hex(), headers)
 
 
 def log_fields() -> dict[str, str]:
