@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from guerdon import errors
-from guerdon.queue import Consumer, Entry, Producer, Reply, dead_letters
+from guerdon.queue import Consumer, Entry, Producer, Reply, dead_letters, redrive
 from guerdon.queue import consumer as consumer_module
 from guerdon.queue import link as link_module
 from guerdon.queue import producer as producer_module
@@ -121,6 +121,12 @@ async def test_keys_that_hold_something_else_cost_their_request_alone(bench: Ben
     [letter] = [letter async for letter in dead_letters(bench.url, "math")]
     assert letter.request_id == "wrong"
     assert letter.reason.startswith("its keys hold something else: WRONGTYPE")
+    if key == "res:wrong":
+        other = await bench.redis.xadd(
+            "{math}:dlq", {"rid": "other", "op": "score", "body": "", "client": ""}
+        )
+        states = await redrive(bench.url, "math", [letter.letter_id, other.decode()])
+        assert states == ["malformed", "queued"]
 
 
 async def test_a_client_whose_stream_is_something_else_stops_nobody(bench: Bench, redis_url: str) -> None:

@@ -54,8 +54,8 @@ async def redrive(
     """Queue dead letters anew; what became of each.
 
     `queued`, or `answered` when another submission of the request has had its answer meanwhile: the letter is
-    gone. `missing` (no such letter), `full` (the queue is) or `malformed` (it names no request): nothing happened.
-    The answer goes to whoever asks for the request id.
+    gone. `missing` (no such letter), `full` (the queue is) or `malformed` (it names no request, or one whose keys hold
+    something else): nothing happened. The answer goes to whoever asks for the request id.
 
     Raises:
         Unavailable: Redis cannot be reached.

@@ -3,7 +3,7 @@
 
 for i = 2, #ARGV, 2 do
   local key = flight_key(ARGV[i])
-  local flight = redis.call('HMGET', key, 'client', 'serial')
+  local flight = redis.pcall('HMGET', key, 'client', 'serial')
   if flight[1] == ARGV[1] and flight[2] == ARGV[i + 1] then redis.call('HSET', key, 'cancelled', '1') end
 end
 return 1
