@@ -98,6 +98,26 @@ def test_killed_services_cost_time_and_nothing_else(tmp_path: Path) -> None:
     assert max(row["engine_mismatch_max"] for row in rows) < 1e-3
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_dry_run_starts_every_service_and_leaves_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "guerdon", "run", "quickstart", *SMALL, "--dry-run"]
+    said = subprocess.run(
+        words,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "6 ready after" in said.stdout
+    assert "16 responses to 4 prompts" in said.stdout
+    assert "16 rewards from" in said.stdout
+    assert "version 0, learnt to version 1" in said.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", ["run", "train"])
 def test_a_wrong_key_is_one_sentence_with_the_probable_one(tmp_path: Path, command: str) -> None:
     words = [sys.executable, "-m", "guerdon", command, "quickstart", "rolout.group_size=4"]

@@ -55,6 +55,9 @@ def _row(step: int) -> dict[str, Any]:
         "seconds": 2.0,
         "wait_rollouts_s": 1.0,
         "learn_s": 0.5,
+        "wait_rollouts_fraction": 0.5,
+        "policy_age_mean": 0.75,
+        "engine_kl": 1e-6,
         "unrewarded": 1 if step == 3 else 0,
         "failures": {"math": {"timeout": 1}},
     }
@@ -126,8 +129,8 @@ def test_the_page_is_whole_and_fetches_nothing(folder: RunFolder) -> None:
     assert page.open == []
     assert page.fetched == []
     assert "script" not in page.tags
-    # Seven metrics with a place of their own, four others, and the parts of each step's time.
-    assert page.tags.count("svg") == 12
+    # Ten metrics with a place of their own, four others, and the parts of each step's time.
+    assert page.tags.count("svg") == 15
 
 
 def test_the_numbers_of_the_run_are_in_it(folder: RunFolder) -> None:
@@ -143,6 +146,8 @@ def test_the_numbers_of_the_run_are_in_it(folder: RunFolder) -> None:
     assert "<b>06;\\boxed{10}</b>" in text
     assert "no reward" in text
     assert "novel_metric" in text
+    assert "share of the step spent waiting for rollouts" in text
+    assert "engine against trainer, KL (k3), nats per token" in text
     assert "name: arithmetic" in text
 
 
@@ -158,7 +163,7 @@ def test_chances_among_samples_have_their_curve_and_their_intervals(folder: RunF
     text = " ".join(page.text.split())
     assert "Sampled pass@1 50.0 % (before 25.0 %) [40.0 %, 60.0 %], pass@4 55.0 % (before 30.0 %)" in text
     assert "held-out pass@4" in text
-    assert page.tags.count("svg") == 13
+    assert page.tags.count("svg") == 16
 
 
 def test_a_reward_has_the_colour_of_its_outcome(folder: RunFolder) -> None:

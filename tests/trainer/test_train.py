@@ -156,6 +156,30 @@ def _stop(run: Run) -> None:
     raise Stop
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("optimizer.old_logprobs=engine",),
+        ("importance={level: token, cap: 2}",),
+    ],
+)
+def test_a_run_that_asks_ahead_trains_on_what_is_young_enough(
+    make_config: Make, make_services: Any, overrides: tuple[str, ...]
+) -> None:
+    config = make_config(
+        *("rollout.ahead=1", "rollout.max_policy_age=2", "filter=null", "training.steps=4"), *overrides
+    )
+    run = _attempt(config, make_services(config.run_folder / "weights" / "policy"))
+    rows = _rows(config)
+    assert rows[0]["policy_age_max"] == 0
+    assert max(row["policy_age_max"] for row in rows) <= 2
+    assert all(0 <= row["wait_rollouts_fraction"] <= 1 for row in read_lines(run.folder.metrics))
+    assert ("importance_weight" in rows[-1]) == (config.importance is not None)
+    # Nothing is under way when the last batch was learned.
+    assert run.state.pending == []
+    assert sum(row["groups_seen"] for row in rows) == run.state.position
+
+
 def test_events_and_texts_of_a_run_lie_in_its_tensorboard(make_config: Make, make_services: Any) -> None:
     config = make_config("training.steps=2")
     _attempt(config, make_services(config.run_folder / "weights" / "policy"))

@@ -73,12 +73,14 @@ class Collector:
         rollout = self._config.rollout
         wanted = rollout.prompts_per_step
         most = int(rollout.refill_budget * wanted)
+        # Nothing is asked for steps that will not come.
+        ahead = max(0, min(rollout.ahead, self._config.training.steps - step))
         kept: list[Group] = []
         seen: list[Group] = []
         dropped = 0
         while len(kept) < wanted and len(seen) < most:
             missing = min(wanted - len(kept), most - len(seen))
-            self._ask(missing + rollout.ahead * wanted, step, policy_version)
+            self._ask(missing + ahead * wanted, step, policy_version)
             group = self._opened.take(missing)
             if policy_version - group.policy_version > rollout.max_policy_age:
                 dropped += 1

@@ -99,6 +99,10 @@ def print_conclusion(folder: RunFolder, console: Console | None = None) -> None:
         f"held-out greedy accuracy on {questions} questions: [bold]{before} before[/], [bold]{after} after[/] "
         f"{len(read_lines(folder.metrics))} updates"
     )
+    for k, chance in evaluations[-1].get("pass_at", {}).items():
+        begun = evaluations[0].get("pass_at", {}).get(k)
+        before = _percent(begun["value"]) if begun else "unknown"
+        console.print(f"pass@{k}: [bold]{before} before[/], [bold]{_percent(chance['value'])} after[/]")
     console.print(f"report: {folder.report}", soft_wrap=True)
 
 
