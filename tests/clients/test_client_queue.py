@@ -80,7 +80,7 @@ def with_bound(transport: QueueTransport, url: str, bound: int) -> QueueTranspor
 
 
 async def test_a_full_queue_refuses_the_request(redis_url: str) -> None:
-    async with AsyncClient(redis_url, service="stub", timeout_s=0.5) as client:
+    async with AsyncClient(redis_url, service="stub", timeout_s=60, retries=0) as client:
         client._transport = with_bound(QueueTransport(redis_url, "stub"), redis_url, 0)  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(errors.Overloaded):
             await client.score(SAMPLES)

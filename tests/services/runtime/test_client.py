@@ -11,6 +11,7 @@ import pytest
 
 from guerdon import errors
 from guerdon.client import AsyncClient
+from guerdon.transports import http as http_transport
 from guerdon.types import GenerateSample, Result, Sample, Sampling, Status, UpdateRequest
 
 
@@ -75,8 +76,15 @@ async def test_learners_and_generators_answer_through_every_door(
 
 
 async def test_refusals_are_the_same_errors_over_http_and_grpc(
-    serve: Any, scorers: ModuleType, redis_url: str, connect: Any, until: Any
+    serve: Any,
+    scorers: ModuleType,
+    redis_url: str,
+    connect: Any,
+    until: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Of a long deadline the service gets a moment: its answer has all the time there is to arrive.
+    monkeypatch.setattr(http_transport, "_SERVICE_SHARE", 0.01)
     service = scorers.Echo(scorers.EchoSettings(max_items=1))
     sample = Sample(response="1")
     async with serve(service, queue=redis_url, max_request_items=3, max_pending=3) as served:
@@ -95,7 +103,7 @@ async def test_refusals_are_the_same_errors_over_http_and_grpc(
         held = asyncio.ensure_future(served.http.post("/v1/score", json=hold))
         await until(service.held.is_set)
         # HTTP brings what was done in time and a status for the rest; gRPC's own deadline ends the call.
-        [late] = await http.score([sample], timeout_s=0.5)
+        [late] = await http.score([sample], timeout_s=50)
         assert late.status == "timeout"
         with pytest.raises(errors.Timeout):
             await grpc.score([sample], timeout_s=0.2)
