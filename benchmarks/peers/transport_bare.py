@@ -13,14 +13,15 @@ class Streams(Side):
 
     name = "raw streams"
     queued = True
+    pipelined = False
 
     def serve(self) -> None:
         """The worker's loop."""
-        serve(self.setting)
+        serve(self.setting, pipelined=self.pipelined)
 
     async def open(self) -> None:
         """The client and its two loops."""
-        self._client = Client(self.setting.redis_url)
+        self._client = Client(self.setting.redis_url, pipelined=self.pipelined)
 
     async def call(self, texts: Sequence[str]) -> list[float]:
         """An entry per text."""
@@ -29,6 +30,13 @@ class Streams(Side):
     async def close(self) -> None:
         """Disconnect."""
         await self._client.close()
+
+
+class PipelinedStreams(Streams):
+    """The same, with what has gathered sent in one round trip."""
+
+    name = "raw pipelined"
+    pipelined = True
 
 
 class FastApi(Side):
@@ -82,7 +90,7 @@ class FastApi(Side):
 
 
 class GrpcAio(Side):
-    """A grpc.aio method with the contract's protobuf messages, on uvloop; its stub calls it."""
+    """A grpc.aio method with the contract's protobuf messages, on uvloop; its stub calls it. Nothing is checked."""
 
     name = "grpc.aio echo"
 
@@ -107,6 +115,9 @@ class GrpcAio(Side):
 
         server = grpc.aio.server()
         reward_pb2_grpc.add_RewardServiceServicer_to_server(Echo(), server)
+        await self._run(server)
+
+    async def _run(self, server: Any) -> None:
         server.add_insecure_port(f"127.0.0.1:{self.setting.port}")
         await server.start()
         await server.wait_for_termination()
@@ -130,3 +141,52 @@ class GrpcAio(Side):
     async def close(self) -> None:
         """Disconnect."""
         await self._channel.close()
+
+
+class GrpcModels(GrpcAio):
+    """The same with the contract's models at both ends, as FastAPI has them: what arrives was checked."""
+
+    name = "grpc.aio models"
+
+    async def _serve(self) -> None:
+        import grpc.aio
+
+        from guerdon import codec
+        from guerdon.types import Result, ScoreRequest, ScoreResponse, Status
+
+        async def echo(body: bytes, _: Any) -> bytes:
+            request = codec.decode(ScoreRequest, body)
+            return codec.encode(
+                ScoreResponse(
+                    results=[Result(id=one.id, status=Status.OK, value=1.0) for one in request.samples]
+                )
+            )
+
+        handlers = {"Score": _any(grpc).unary_unary_rpc_method_handler(echo)}
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("guerdon.v1.RewardService", handlers)]
+        )
+        await self._run(server)
+
+    async def open(self) -> None:
+        """One channel."""
+        import grpc.aio
+
+        from guerdon import codec, types
+
+        self._codec, self._types = codec, types
+        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.setting.port}")
+        self._score = _any(self._channel).unary_unary("/guerdon.v1.RewardService/Score")
+
+    async def call(self, texts: Sequence[str]) -> list[float]:
+        """One request with all texts."""
+        types, codec = self._types, self._codec
+        request = types.ScoreRequest(samples=[types.Sample(response=text) for text in texts])
+        answer = await self._score(codec.encode(request))
+        return [result.value or 0.0 for result in codec.decode(types.ScoreResponse, answer).results]
+
+
+def _any(untyped: Any) -> Any:
+    """grpc has no usable types."""
+    return untyped

@@ -1,7 +1,8 @@
 """Raw Redis Streams by hand: at least once, one visible result, nothing else.
 
 No priorities, deadlines, cancelling, back-pressure, dead letters, batching or messages of a contract: what is left is
-the price of the guarantees themselves. Both ends send what has gathered in one pipeline, as a careful author would.
+the price of the guarantees themselves. Plain, each call of a script is a round trip; `pipelined`, both ends send what
+has gathered in one, which is as little as redis-py can do.
 """
 
 import asyncio
@@ -50,7 +51,8 @@ def _redis(url: str) -> Any:
 class Client:
     """Submits texts and waits for their values."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, pipelined: bool) -> None:
+        self._pipelined = pipelined
         self._redis = _redis(url)
         self._submit = self._redis.register_script(_SUBMIT)
         self._reply = "{raw}:reply:" + uuid.uuid4().hex
@@ -65,9 +67,12 @@ class Client:
         request_id = uuid.uuid4().hex
         future = self._waiting[request_id] = asyncio.get_running_loop().create_future()
         while not future.done():
-            self._outbox.append((request_id, text))
-            if self._sender is None or self._sender.done():
-                self._sender = asyncio.create_task(self._send())
+            if self._pipelined:
+                self._outbox.append((request_id, text))
+                if self._sender is None or self._sender.done():
+                    self._sender = asyncio.create_task(self._send())
+            else:
+                await self._submit(*self._submission(request_id, text))
             await asyncio.wait([future], timeout=RESUBMIT_S)
         return future.result()
 
@@ -82,10 +87,13 @@ class Client:
         while self._outbox:
             batch, self._outbox = self._outbox[:COUNT], self._outbox[COUNT:]
             async with self._redis.pipeline(transaction=False) as pipe:
-                for request_id, text in batch:
-                    keys = [_STREAM, "{raw}:res:" + request_id, "{raw}:dd:" + request_id]
-                    await self._submit(keys, [request_id, text, self._reply], client=pipe)
+                for one in batch:
+                    await self._submit(*self._submission(*one), client=pipe)
                 await pipe.execute()
+
+    def _submission(self, request_id: str, text: str) -> tuple[list[str], list[str]]:
+        keys = [_STREAM, "{raw}:res:" + request_id, "{raw}:dd:" + request_id]
+        return keys, [request_id, text, self._reply]
 
     async def _read(self) -> None:
         last: Any = "0"
@@ -102,14 +110,14 @@ class Client:
             await self._redis.xdel(self._reply, *(entry_id for entry_id, _ in entries))
 
 
-def serve(setting: Setting) -> None:
+def serve(setting: Setting, *, pipelined: bool) -> None:
     """Work until the process is ended."""
     import uvloop
 
-    uvloop.run(_work(setting))
+    uvloop.run(_work(setting, pipelined))
 
 
-async def _work(setting: Setting) -> None:
+async def _work(setting: Setting, pipelined: bool) -> None:
     import redis.exceptions
 
     client = _redis(setting.redis_url)
@@ -135,12 +143,12 @@ async def _work(setting: Setting) -> None:
                 "workers", name, {_STREAM: ">"}, count=setting.concurrency, block=BLOCK_MS
             )
             entries = answer[0][1] if answer else []
-        if not entries:
-            continue
         async with client.pipeline(transaction=False) as pipe:
             for entry_id, fields in entries:
                 request_id = fields[b"rid"].decode()
                 value = score(fields[b"body"].decode(), setting)
                 keys = [_STREAM, "{raw}:res:" + request_id, "{raw}:dd:" + request_id, fields[b"reply"]]
-                await complete(keys, [entry_id, request_id, repr(value)], client=pipe)
+                await complete(
+                    keys, [entry_id, request_id, repr(value)], client=pipe if pipelined else client
+                )
             await pipe.execute()

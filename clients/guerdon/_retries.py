@@ -50,7 +50,7 @@ class Attempts(Generic[T]):
 
     async def _again(self, first: ServiceFailure) -> T:
         """As `run`, after a first attempt: most calls never get here, which is where the time would go."""
-        failed: ServiceFailure | None = first
+        failed = [first]
         retries = stamina.retry_context(
             on=self._worth_another,
             attempts=self._retries + 1,
@@ -61,9 +61,8 @@ class Attempts(Generic[T]):
         )
         async for retry in retries:
             with retry:
-                if failed is not None:
-                    error, failed = failed, None
-                    raise error
+                if failed:
+                    raise failed.pop()
                 return await self._once()
         raise AssertionError("stamina ends with a result or an exception")
 
