@@ -4,7 +4,6 @@ uvicorn's parser keeps headers of any size, and waits for them for ever.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Literal
@@ -19,18 +18,6 @@ MAX_HEAD_BYTES = 64 * 1024
 #: Bytes of a body that are read and dropped after its request was refused: enough for a client that writes all before
 #: it reads the answer.
 _DROPPED_BYTES = 256 * 1024 * 1024
-
-#: What uvicorn says about clients' mistakes: anybody who reaches the port could fill a disk with it.
-_ABOUT_CLIENTS = (
-    "Invalid HTTP request received.",
-    "Unsupported upgrade request.",
-    "No supported WebSocket library detected.",
-)
-
-
-def quiet(record: logging.LogRecord) -> bool:
-    """A filter for uvicorn's log: drops what counts in `guerdon_requests_total` already."""
-    return not str(record.msg).startswith(_ABOUT_CLIENTS)
 
 
 class Connection(HttpToolsProtocol):
@@ -75,6 +62,7 @@ class Connection(HttpToolsProtocol):
             )
 
     def _feed(self, data: bytes) -> None:
+        # Without uvicorn's lines in the log: anybody who reaches the port could fill a disk with them.
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)

@@ -1,7 +1,6 @@
 """The uvicorn server behind the HTTP door: it binds where told and leaves signals alone."""
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -12,7 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from guerdon_services.runtime.connection import Connection, quiet
+from guerdon_services.runtime.connection import Connection
 from guerdon_services.runtime.settings import Address
 
 #: Seconds that an idle connection stays open: longer than clients keep theirs, so that they close first.
@@ -41,7 +40,6 @@ class WebServer:
     ) -> None:
         certificate, key = tls or (None, None)
         protocol: Any = partial(Connection, refused=refused, head_s=head_s)
-        logging.getLogger("uvicorn.error").addFilter(quiet)
         config = uvicorn.Config(
             app,
             http=protocol,
