@@ -10,11 +10,14 @@
             else:
                 print(result.value, result.reason)
 
-`AsyncClient` has the same methods for asyncio. What concerns one item is the `status` of its result; what
-concerns a whole request is a `GuerdonError` (`guerdon.errors` draws the tree). Test with `guerdon.testing`.
+`AsyncClient` has the same methods for asyncio, `score_many` scores thousands of samples with a progress bar, and
+`Rewards` mixes several services; `guerdon.integrations` has the one line for other trainers. What concerns one item
+is the `status` of its result; what concerns a whole request is a `GuerdonError` (`guerdon.errors` draws the tree).
+Test with `guerdon.testing`.
 """
 
 from guerdon.blocking import Client
+from guerdon.bulk import score_many
 from guerdon.client import AsyncClient
 from guerdon.errors import (
     GuerdonError,
@@ -27,6 +30,7 @@ from guerdon.errors import (
     Unauthorized,
     Unavailable,
 )
+from guerdon.rewards import Rewards
 from guerdon.types import (
     ChatMessage,
     CodeTask,
@@ -73,6 +77,7 @@ __all__ = [
     "Prompt",
     "ReferenceVerdict",
     "Result",
+    "Rewards",
     "Rollout",
     "RuleVerdict",
     "Sample",
@@ -90,4 +95,5 @@ __all__ = [
     "UpdateResponse",
     "Verdict",
     "VersionsResponse",
+    "score_many",
 ]

@@ -22,13 +22,17 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from guerdon.blocking import Client
+from guerdon.bulk_files import Scoring
+from guerdon.cli_score import default_output, read_samples, score_file
 from guerdon.codec import describe
+from guerdon.columns import Columns
 from guerdon.errors import GuerdonError, InvalidRequest
+from guerdon.integrations.target import DEFAULT_URL
 from guerdon.tracing import export_spans
 from guerdon.types import (
     Options,
@@ -63,27 +67,64 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds, retries incl
 
 @app.command()
 def score(
-    url: Url,
-    response: Annotated[str | None, typer.Option(help="The response to score.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Argument(help="Rows to score: .jsonl, .jsonl.gz, .parquet, or a folder of datasets."),
+    ] = None,
+    url: Annotated[str, typer.Option(envvar="GUERDON_URL", help="Address of the service.")] = DEFAULT_URL,
+    response: Annotated[str | None, typer.Option(help="One response to score.")] = None,
     prompt: Annotated[str | None, typer.Option(help="What it answers.")] = None,
     reference: Annotated[
         list[str] | None, typer.Option(help="A right answer; any of several will do.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="JSONL file with one sample a line; - for stdin.")] = None,
     options: Annotated[str, typer.Option(help="The scorer's options, as JSON.")] = "{}",
-    service: QueueOf = None,
+    service: Annotated[
+        str | None, typer.Option(help="Which service; whose queue with a redis:// address.")
+    ] = None,
     token: Token = None,
     timeout: Timeout = 60.0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Rows with their rewards, .jsonl or .parquet.")
+    ] = None,
+    rewards: Annotated[Path | None, typer.Option(help="YAML file that mixes several services.")] = None,
+    columns: Annotated[
+        str, typer.Option(help='Which column is what, as JSON: {"references": "answer"}.')
+    ] = "{}",
+    name: Annotated[str, typer.Option(help="Column of the reward.")] = "reward",
+    again: Annotated[
+        bool, typer.Option("--again", help="Score rows of an earlier run once more that failed.")
+    ] = False,
+    in_flight: Annotated[int, typer.Option(help="Requests at the same time, of 64 rows.", min=1)] = 16,
 ) -> None:
-    """Score a response, or a file of samples; prints one JSON result a line."""
-    if (file is None) == (response is None):
-        _usage("give either --response or --file")
+    """Score rows of a file into another, or a response, or samples; the latter prints one JSON result a line.
+
+    A run that was stopped goes on where it ended when it is started again with the same output.
+    """
+    if (data is not None) + (file is not None) + (response is not None) != 1:
+        _usage("give either DATA, or --response, or --file")
     export_spans("guerdon score")
     with _sentences():
+        if data is not None:
+            scoring = Scoring(data, out or default_output(data), _columns(columns), name, again)
+            summary = asyncio.run(
+                score_file(
+                    scoring,
+                    url=url,
+                    service=service,
+                    rewards=rewards,
+                    token=token,
+                    options=_options(options),
+                    timeout_s=timeout,
+                    in_flight=in_flight,
+                )
+            )
+            typer.echo(f"{scoring.out}: {summary}", err=True)
+            raise typer.Exit(0 if summary.statuses[Status.OK] == summary.count else 1)
         if file is None:
             samples = [Sample(prompt=prompt, response=response, references=reference or [])]
         else:
-            samples = _read_samples(file)
+            samples = read_samples(file)
         with Client(url, service=service, token=token, timeout_s=timeout) as client:
             results = client.score(samples, options=_options(options))
     for result in results:
@@ -181,17 +222,11 @@ def up(
             leaving.wait()
 
 
-def _read_samples(file: Path) -> list[Sample]:
-    text = sys.stdin.read() if str(file) == "-" else file.read_text()
-    samples: list[Sample] = []
-    # `splitlines` also splits at characters that JSON strings may hold (U+2028 and others).
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                samples.append(Sample.model_validate_json(line))
-            except ValidationError as error:
-                raise InvalidRequest(f"{file}:{number}: {describe(error)}") from error
-    return samples
+def _columns(text: str) -> Columns:
+    try:
+        return TypeAdapter(Columns).validate_json(text)
+    except ValidationError as error:
+        _usage(f"--columns: {describe(error)}")
 
 
 def _options(text: str) -> Options:

@@ -81,8 +81,8 @@ def test_score_a_file_and_stdin(stub: StubService, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "either --response or --file"),
-        (["--response", "4", "--file", "x"], "either --response or --file"),
+        ([], "give either DATA, or --response, or --file"),
+        (["--response", "4", "--file", "x"], "give either DATA, or --response, or --file"),
         (["--response", "4", "--options", "[1]"], "must be a JSON object"),
         (["--response", "4", "--options", "{"], "not JSON"),
         (["--file", "/no/such/file"], "/no/such/file"),

@@ -59,10 +59,27 @@ def test_both_clients_take_the_same_arguments() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["guerdon", "guerdon.testing", "guerdon.client", "guerdon.blocking", "guerdon.queue", "guerdon.codec"],
+    [
+        "guerdon",
+        "guerdon.testing",
+        "guerdon.client",
+        "guerdon.blocking",
+        "guerdon.queue",
+        "guerdon.codec",
+        "guerdon.cli",
+        "guerdon.bulk_files",
+        "guerdon.integrations.target",
+        "guerdon.integrations.trl",
+        "guerdon.integrations.verl",
+        "guerdon.integrations.openrlhf",
+        "guerdon.integrations.slime",
+        "guerdon.integrations.verifiers",
+        "guerdon.integrations.areal",
+    ],
 )
 def test_importing_needs_no_ml_stack(module: str) -> None:
     heavy = ["torch", "transformers", "vllm", "numpy", "fastapi", "guerdon_services", "guerdon_trainer"]
+    heavy += ["trl", "datasets", "pyarrow", "pandas"]
     program = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (finished.returncode, finished.stdout) == (0, "[]\n"), finished.stderr
