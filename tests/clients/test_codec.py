@@ -318,3 +318,21 @@ def test_floats_at_the_limits_of_float32_pass() -> None:
 def test_messages_without_a_mirror_are_refused(call: Callable[[Proto], object]) -> None:
     with pytest.raises(TypeError, match="InfoRequest"):
         call(reward_pb2.InfoRequest())
+
+
+def test_numbers_travel_as_packed_binary() -> None:
+    """Token ids and their numbers are one field each, not one field per number and no text."""
+    ids, numbers = [151_000] * 1000, [-0.123456789] * 1000
+    sample = types.Sample(prompt_token_ids=ids, response_token_ids=ids)
+    result = types.Result(status=Status.OK, value=1.0, token_rewards=numbers, token_ids=ids)
+    rollout = types.Rollout(
+        response="", token_ids=ids, logprobs=numbers, finish_reason="stop", model_version=1
+    )
+    # Three bytes for an id of this size, four for a float32; a tag and a length for each list.
+    for message, lists, size in ((sample, 2, 6000), (result, 2, 7000), (rollout, 2, 7000)):
+        bare = message.model_copy(update={name: [] for name in _lists_of_numbers(message)})
+        assert len(codec.encode(message)) - len(codec.encode(bare)) == size + 3 * lists
+
+
+def _lists_of_numbers(message: Message) -> list[str]:
+    return [name for name, value in message if isinstance(value, list) and len(value) == 1000]
