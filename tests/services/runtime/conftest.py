@@ -22,6 +22,8 @@ from guerdon_services.runtime.settings import Address, RuntimeSettings
 
 HERE = Path(__file__).parent
 LOOPBACK = Address("127.0.0.1", 0)
+#: Seconds after which something that should happen counts as never happening, on the slowest machine.
+PATIENCE_S = 200.0
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +64,7 @@ def serve() -> Serve:
         )
         async with running(service, everything) as process:
             assert process.url is not None
-            async with httpx.AsyncClient(base_url=process.url, timeout=30, trust_env=False) as http:
+            async with httpx.AsyncClient(base_url=process.url, timeout=PATIENCE_S, trust_env=False) as http:
                 yield Served(process, http)
 
     return served
@@ -77,14 +79,14 @@ class Child:
         self.grpc = addresses["grpc"] or ""
         self.log = log
 
-    def wait(self, timeout_s: float = 30) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """The exit code."""
         return self.process.wait(timeout_s)
 
-    def wait_ready(self, timeout_s: float = 30) -> None:
+    def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Return once /readyz answers 200."""
         until = time.monotonic() + timeout_s
-        with httpx.Client(trust_env=False) as client:
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
             while client.get(f"{self.http}/readyz").status_code != 200:
                 assert time.monotonic() < until, self.log.read_text()
                 time.sleep(0.02)
@@ -109,7 +111,7 @@ def spawn(tmp_path: Path) -> Generator[Spawn]:
         with log.open("wb") as output:
             child = subprocess.Popen(command, stdout=output, stderr=output, env=dict(os.environ))
         children.append(child)
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while not ready.exists():
             assert child.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()
@@ -127,7 +129,7 @@ class Until(Protocol):
     """Polls a condition until it holds."""
 
     def __call__(
-        self, condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 20
+        self, condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = PATIENCE_S
     ) -> Awaitable[None]: ...
 
 
@@ -135,7 +137,7 @@ class Until(Protocol):
 def until() -> Until:
     """Wait for a condition instead of sleeping."""
 
-    async def wait(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 20) -> None:
+    async def wait(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = PATIENCE_S) -> None:
         end = time.monotonic() + timeout_s
         while True:
             held = condition()

@@ -33,8 +33,8 @@ EXECUTING = 'guerdon_inflight_batches{operation="score"} 1.0'
 
 
 def wait_until(child: Any, path: str, holds: Callable[[httpx.Response], bool]) -> None:
-    end = time.monotonic() + 20
-    while not holds(httpx.get(f"{child.http}{path}", trust_env=False)):
+    end = time.monotonic() + 200
+    while not holds(httpx.get(f"{child.http}{path}", trust_env=False, timeout=60)):
         assert time.monotonic() < end, child.log.read_text()
         time.sleep(0.02)
 
@@ -105,7 +105,7 @@ def test_work_is_taken_while_load_balancers_learn_of_the_drain(spawn: Any) -> No
 
 def test_ready_comes_after_open_and_alive_before(spawn: Any) -> None:
     child = spawn("Echo", "open_s=1.5")
-    with httpx.Client(base_url=child.http, trust_env=False) as http:
+    with httpx.Client(base_url=child.http, trust_env=False, timeout=60) as http:
         assert http.get("/healthz").status_code == 200
         starting = http.get("/readyz")
         refused = http.post("/v1/score", json={"samples": []})

@@ -78,7 +78,7 @@ async def test_one_trace_from_the_call_through_each_door_to_the_batch(
                 results = [result async for _, result in client.score_stream([Sample(id="a", response="2")])]
             else:
                 results = await client.score([Sample(id="a", response="2")])
-        await until(lambda: len(exporter.get_finished_spans()) == 3, 60)
+        await until(lambda: len(exporter.get_finished_spans()) == 3)
     assert [result.value for result in results] == [2.0]
     spans = by_name(exporter)
     call, request, batch = spans["guerdon.score"], spans[DOORS[door]], spans["execute"]
@@ -110,7 +110,7 @@ async def test_a_batch_is_in_the_trace_of_each_of_its_requests(
     ):
         # Neither is run before the other has come.
         await asyncio.gather(one.score([Sample(response="1")]), other.score([Sample(response="2")]))
-        await until(lambda: len(exporter.get_finished_spans()) == 6, 60)
+        await until(lambda: len(exporter.get_finished_spans()) == 6)
     batches = [span for span in exporter.get_finished_spans() if span.name == "execute"]
     assert len({trace_id(span) for span in batches}) == 2
     assert [dict(span.attributes or {})["guerdon.batch_items"] for span in batches] == [2, 2]
@@ -133,7 +133,7 @@ async def test_a_refusal_is_marked_where_it_is_somebodys_fault(
             else:
                 with pytest.raises(InvalidRequest, match="scael"):
                     await client.score([Sample(response="1")], options={"scael": 1})
-        await until(lambda: len(exporter.get_finished_spans()) == 2, 60)
+        await until(lambda: len(exporter.get_finished_spans()) == 2)
     spans = by_name(exporter)
     assert spans[DOORS[door]].status.status_code is StatusCode.UNSET, "it was the caller's fault"
     expected = StatusCode.UNSET if door == "queue" else StatusCode.ERROR
@@ -149,7 +149,7 @@ async def test_what_is_no_trace_begins_another_one(
         producer = Producer(redis_url, "echo")
         await (await producer.submit("info", b"", trace="\x00 no trace"))
         await producer.close()
-        await until(lambda: len(exporter.get_finished_spans()) == 2, 60)
+        await until(lambda: len(exporter.get_finished_spans()) == 2)
     assert all(span.parent is None for span in exporter.get_finished_spans())
 
 
@@ -193,7 +193,7 @@ def test_a_service_sends_its_spans_to_a_collector(spawn: Any, collector: "Queue[
     child.wait_ready()
     body = {"samples": [{"response": "2"}]}
     headers = {**PARENT, "X-Request-Id": "step-3"}
-    answer = httpx.post(f"{child.http}/v1/score", json=body, headers=headers, trust_env=False)
+    answer = httpx.post(f"{child.http}/v1/score", json=body, headers=headers, trust_env=False, timeout=60)
     assert answer.json()["results"][0]["value"] == 2.0
     child.process.send_signal(signal.SIGTERM)
     assert child.wait() == 0
@@ -226,7 +226,11 @@ def test_a_collector_that_is_away_stops_nobody(spawn: Any, monkeypatch: pytest.M
     child = spawn("Echo")
     child.wait_ready()
     answer = httpx.post(
-        f"{child.http}/v1/score", json={"samples": [{"response": "2"}]}, headers=PARENT, trust_env=False
+        f"{child.http}/v1/score",
+        json={"samples": [{"response": "2"}]},
+        headers=PARENT,
+        trust_env=False,
+        timeout=60,
     )
     assert answer.json()["results"][0]["value"] == 2.0
     child.process.send_signal(signal.SIGTERM)
