@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 import yaml
 
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.run_folder import FolderRefused, cut_after, open_folder
+from guerdon_trainer.run_folder import FolderRefused, cut_after, open_folder, write_whole
 
 Make = Callable[..., RunConfig]
 
@@ -27,3 +28,19 @@ def test_lines_of_later_steps_and_half_lines_are_cut(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(6)) + '{"step": 6, "rew')
     cut_after(path, 3)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1, 2, 3]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "finished.json"
+    write_whole(path, "old")
+
+    def killed(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_whole(path, "new")
+    assert path.read_text() == "old"
+    write_whole(path, "new")
+    assert [(left.name, left.read_text()) for left in tmp_path.iterdir()] == [("finished.json", "new")]

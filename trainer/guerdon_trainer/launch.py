@@ -17,7 +17,7 @@ from guerdon_trainer.live import LiveView
 from guerdon_trainer.prepare import prepare_policy
 from guerdon_trainer.report import write_report
 from guerdon_trainer.rollouts import ServiceClient, connect, take_over
-from guerdon_trainer.run_folder import FolderRefused, RunFolder
+from guerdon_trainer.run_folder import FolderRefused, RunFolder, write_whole
 from guerdon_trainer.service_stats import FailureBudgetExceeded
 from guerdon_trainer.trackers import TrackerMissing
 from guerdon_trainer.train import Run, train
@@ -81,9 +81,10 @@ def finish(
     """
     try:
         state = train(run, clients, view)
-        run.folder.finished.write_text(json.dumps(asdict(state)))
     finally:
         counts = {"services": run.stats.to_dict(), "restarts": restarts()}
-        run.folder.services.write_text(json.dumps(counts))
+        write_whole(run.folder.services, json.dumps(counts))
         report = write_report(run.folder)
+    # Last: who finds it finds all the rest.
+    write_whole(run.folder.finished, json.dumps(asdict(state)))
     return report

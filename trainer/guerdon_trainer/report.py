@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from guerdon_trainer import plots
-from guerdon_trainer.run_folder import RunFolder, read_lines
+from guerdon_trainer.run_folder import RunFolder, read_lines, write_whole
 
 #: Curves in the order of the page: section, then (metric, label).
 _CURVES: dict[str, list[tuple[str, str]]] = {
@@ -83,7 +83,7 @@ def write_report(folder: RunFolder) -> Path:
         config=folder.config.read_text(),
         facts=_facts(rows, services),
     )
-    folder.report.write_text(page)
+    write_whole(folder.report, page)
     return folder.report
 
 

@@ -14,7 +14,6 @@ the content of each sample, its token ids included, so that no key can give a sa
 
 import asyncio
 import json
-import os
 import queue
 import time
 from collections.abc import Mapping, Sequence
@@ -52,6 +51,7 @@ from guerdon_trainer.groups import (
     sample_of,
     token_rewards_of,
 )
+from guerdon_trainer.run_folder import write_whole
 from guerdon_trainer.service_calls import LoopThread, ServiceCalls
 from guerdon_trainer.service_stats import FailureBudget, ServiceStats
 
@@ -115,12 +115,7 @@ def take_over(clients: Mapping[str, AsyncClient], config: RunConfig, redis_url: 
     withdrawn = asyncio.run(withdraw_all())
     queues = _queues(config)
     names = {queues[name]: client.client_id for name, client in clients.items()}
-    temporary = record.with_suffix(".tmp")
-    with temporary.open("w") as file:
-        json.dump(names, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(record)
+    write_whole(record, json.dumps(names))
     return withdrawn
 
 

@@ -101,7 +101,7 @@ def open_folder(config: RunConfig, *, fresh: bool = False) -> RunFolder:
             shutil.rmtree(folder.path)
     refuse_changes(config, folder)
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.config.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    write_whole(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
     return folder
 
 
@@ -155,8 +155,16 @@ def cut_after(path: Path, step: int) -> None:
     # A line that was being written when the process died has no newline and is dropped.
     complete = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
     kept = "".join(line for line in complete if json.loads(line)["step"] <= step)
+    write_whole(path, kept)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that whoever reads it, after a kill too, finds the old text or the new one, whole."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(kept)
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
