@@ -216,8 +216,12 @@ def _write_message(plan: _Plan, message: Message, proto: Any) -> None:
     values = message.__dict__
     for field in plan.fields:
         value = values[field.name]
-        if value is None and not (field.null_is_value and field.name in message.model_fields_set):
-            continue
+        if not value:
+            # Nothing to write: an absent field reads as the same zero.
+            if field.zero_is_absent and not field.presence:
+                continue
+            if value is None and not (field.null_is_value and field.name in message.model_fields_set):
+                continue
         try:
             field.write(proto, value)
         except FieldError as error:
