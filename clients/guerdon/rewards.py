@@ -9,7 +9,7 @@
       - name: format                      # asked first
         url: http://127.0.0.1:8103
         weight: 0.1
-        options: {rules: [{rule: format, pattern: think_answer}]}
+        options: {rules: [{rule: format, tags: [think, answer]}]}
         gate: 1.0                         # below it, nothing after it is asked or counts
       - name: correctness
         url: redis://127.0.0.1:6379/0

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -58,3 +59,31 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleTyp
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in {"skyrl_gym", "openrlhf"}:
             del sys.modules[name]
+
+
+@pytest.fixture
+def tiny_llama(tmp_path: Path) -> Path:
+    """A folder with a random Llama and a tokenizer of one token per byte."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {symbol: index for index, symbol in enumerate([*alphabet, "<end>", "<pad>"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    torch.manual_seed(0)
+    sizes: Any = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(vocabulary), max_position_embeddings=64, **sizes))
+    folder = tmp_path / "llama"
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>").save_pretrained(
+        folder
+    )
+    return folder

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from guerdon import background
 from guerdon.columns import Columns
@@ -113,32 +112,11 @@ def test_a_mix_of_services(stub: StubService, tmp_path: Path) -> None:
     assert asyncio.run(call(prompts=["q"], completions=["2"], answer=["2"])) == [0.5]
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {symbol: index for index, symbol in enumerate([*alphabet, "<end>", "<pad>"])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>")
-
-
-def tiny_model(vocabulary: int) -> LlamaForCausalLM:
-    """A random Llama."""
-    torch.manual_seed(0)
-    sizes: Any = {
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
-    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, max_position_embeddings=64, **sizes))
-
-
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 # TRL and accelerate warn of what is none of ours.
 @pytest.mark.filterwarnings("default")
-def test_five_steps_of_grpo(tmp_path: Path) -> None:
+def test_five_steps_of_grpo(tmp_path: Path, tiny_llama: Path) -> None:
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
@@ -152,7 +130,7 @@ def test_five_steps_of_grpo(tmp_path: Path) -> None:
         numbers = itertools.count()
         return each
 
-    tokenizer = tiny_tokenizer()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     rows = Dataset.from_list([{"prompt": f"{number}+1=", "answer": str(number + 1)} for number in range(8)])
     config = GRPOConfig(
         output_dir=str(tmp_path),
@@ -169,7 +147,7 @@ def test_five_steps_of_grpo(tmp_path: Path) -> None:
     )
     with StubService() as first, StubService() as second:
         first.score, second.score = judge(), judge()
-        model = tiny_model(len(tokenizer))
+        model = LlamaForCausalLM.from_pretrained(tiny_llama)
         before = model.lm_head.weight.detach().clone()
         rewards: Any = [reward(first.url, name="math"), reward(second.url, name="again")]
         trainer = GRPOTrainer(
