@@ -23,7 +23,7 @@ from guerdon_trainer.service_stats import FailureBudget, FailureBudgetExceeded, 
 
 Make = Callable[..., RunConfig]
 #: The batch is given up this long after it was submitted; the verifier, which waits for it, answers at once.
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 @pytest.fixture
