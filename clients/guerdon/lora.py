@@ -24,8 +24,11 @@ class Adapters:
     """
 
     def __init__(self, model: nn.Module, *, rank: int, alpha: float, targets: str | list[str]) -> None:
-        from peft import LoraConfig, inject_adapter_in_model
-        from peft.tuners.tuners_utils import BaseTunerLayer
+        try:
+            from peft import LoraConfig, inject_adapter_in_model
+            from peft.tuners.tuners_utils import BaseTunerLayer
+        except ImportError as error:
+            raise ImportError("adapters need the library peft: pip install guerdon[lora]") from error
 
         settings = LoraConfig(
             r=rank, lora_alpha=cast(int, alpha), target_modules=targets, lora_dropout=0.0, bias="none"

@@ -1,4 +1,10 @@
-"""Two steps, a checkpoint, a publication and a third step, on every rank that torchrun starts; run by its test."""
+"""What every rank does that torchrun starts; run by its test.
+
+    distributed_step.py FOLDER...
+
+In each folder but the last two steps, a checkpoint, a publication and a third step on the batch of its `work.pkl`; in
+the last the whole run of its `recipe.yaml`, with services that only rank 0 sees.
+"""
 
 import json
 import pickle
@@ -6,17 +12,25 @@ import sys
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from guerdon_trainer import checkpoint
 from guerdon_trainer.batch import Batch
 from guerdon_trainer.checkpoint import RunState
-from guerdon_trainer.config import RunConfig
-from guerdon_trainer.distributed import process_group, rank, whole
+from guerdon_trainer.config import RunConfig, load_recipe
+from guerdon_trainer.distributed import is_follower, process_group, rank, tell, whole
+from guerdon_trainer.launch import ensure_policy, finish, follow_first
+from guerdon_trainer.live import LiveView
 from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
+from guerdon_trainer.run_folder import open_folder
 from guerdon_trainer.step import Learner, make_learner, optimise
+from guerdon_trainer.train import Run
 from guerdon_trainer.weights import publish_policy, save_policy
+
+sys.path.insert(0, str(Path(__file__).parent))
+import conftest
 
 
 def learner_of(config: RunConfig) -> Learner:
@@ -58,9 +72,25 @@ def resume(config: RunConfig, folder: Path) -> Learner:
     return learner
 
 
+def train(folder: Path) -> None:
+    """A run as `guerdon train` starts it."""
+    config = load_recipe(str(folder / "recipe.yaml"), [f"folder={folder / 'run'}"])
+    if is_follower():
+        follow_first(config)
+        return
+    opened = open_folder(config)
+    with process_group("cpu"):
+        ensure_policy(config, opened, lambda text: None)
+        tell("ready")
+        view = LiveView("run", 1, Console(quiet=True))
+        finish(Run(config, view), conftest.FakeServices(opened.weights).clients, view)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    *steps, whole_run = map(Path, sys.argv[1:])
     with process_group("cpu"):
-        for name in sys.argv[1:]:
-            config, batch = pickle.loads((Path(name) / "work.pkl").read_bytes())
-            run(config, batch, Path(name))
+        for folder in steps:
+            config, batch = pickle.loads((folder / "work.pkl").read_bytes())
+            run(config, batch, folder)
+        train(whole_run)

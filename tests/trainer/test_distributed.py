@@ -12,16 +12,24 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from guerdon import weights
 from guerdon_trainer.batch import Batch, make_batch
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.groups import Group
+from guerdon_trainer.run_folder import RunFolder, read_lines
 
 Make = Callable[..., RunConfig]
 _WORKER = Path(__file__).parent / "distributed_step.py"
-_PLAIN = ("rewards=[{service: math}]", "process_reward=null", "optimizer.lr=0.001", "optimizer.warmup_steps=0")
+_PLAIN = (
+    "rewards=[{service: math}]",
+    "process_reward=null",
+    "optimizer.lr=0.001",
+    "optimizer.warmup_steps=0",
+)
 CASES = {
     "uneven parts": (
         "loss={name: ppo_clip, aggregation: token-mean}",
@@ -86,7 +94,9 @@ def result(folder: Path) -> dict[str, Any]:
 @pytest.mark.skipif(
     sys.platform != "linux", reason="gloo is told to use the loopback interface by its Linux name"
 )
-def test_two_processes_do_what_one_does(make_config: Make, make_group: Groups, tmp_path: Path) -> None:
+def test_two_processes_do_what_one_does(
+    make_config: Make, make_group: Groups, unit_recipe: dict[str, Any], tmp_path: Path
+) -> None:
     folders: dict[str, tuple[Path, Path]] = {}
     run = runpy.run_path(str(_WORKER))["run"]
     for number, (name, work) in enumerate(works(make_config, make_group).items()):
@@ -95,10 +105,15 @@ def test_two_processes_do_what_one_does(make_config: Make, make_group: Groups, t
             folder.mkdir()
         run(*work, folders[name][0])
         (folders[name][1] / "work.pkl").write_bytes(pickle.dumps(work))
-    launch([two for _, two in folders.values()])
+    whole_run = tmp_path / "run"
+    whole_run.mkdir()
+    recipe = {**unit_recipe, "training": {"steps": 2, "checkpoint_every": 1}}
+    (whole_run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    launch([*(two for _, two in folders.values()), whole_run])
     for name, (one, two) in folders.items():
         check_equal(name, one, two)
         check_published(one, two)
+    check_run(RunFolder(whole_run / "run"))
 
 
 def check_equal(name: str, *folders: Path) -> None:
@@ -128,3 +143,18 @@ def check_published(*folders: Path) -> None:
             logits.append(model.eval()(input_ids=ids).logits)
     for other in logits[1:]:
         torch.testing.assert_close(other, logits[0], atol=1e-5, rtol=0)
+
+
+def check_run(folder: RunFolder) -> None:
+    """A whole run, of which only rank 0 saw the services: it learned, kept checkpoints and left its model."""
+    rows = read_lines(folder.metrics)
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all(row["grad_norm"] > 0 for row in rows)
+    assert json.loads(folder.finished.read_text())["step"] == 2
+    assert [path.name for path in sorted(folder.checkpoints.iterdir())] == ["step-000001", "step-000002"]
+    published = weights.latest(folder.weights)
+    assert published is not None
+    assert published.version == 2
+    tensors = [load_file(path / "model.safetensors") for path in (published.path, folder.model)]
+    torch.testing.assert_close(tensors[1], tensors[0], atol=0, rtol=0)
+    AutoModelForCausalLM.from_pretrained(folder.model)

@@ -53,20 +53,29 @@ def train(
 ) -> None:
     """Train with services that run already and take work from the Redis at --redis.
 
-    Rollout and process reward services must follow the weights folders that the recipe names.
+    Rollout and process reward services must follow the weights folders that the recipe names. On several GPUs:
+    torchrun --nproc-per-node=8 --no-python guerdon train RECIPE
     """
     if dry_run:
         _try(recipe, overrides, redis)
-    config, folder, finished = _open(recipe, overrides, fresh)
-    from guerdon_trainer.launch import clients_of, ensure_policy, finish
+    from guerdon_trainer.distributed import is_follower, process_group, tell
+    from guerdon_trainer.launch import clients_of, ensure_policy, finish, follow_first
     from guerdon_trainer.live import LiveView
     from guerdon_trainer.train import Run
 
-    if not finished:
-        with _stoppable(folder), LiveView(folder.path.name, config.training.steps) as view:
-            ensure_policy(config, folder, view.message)
-            run = Run(config, view)
-            finish(run, clients_of(run, redis, view), view)
+    if is_follower():
+        follow_first(_config(recipe, overrides))
+        return
+    config, folder, finished = _open(recipe, overrides, fresh)
+    with process_group(config.training.device):
+        if finished:
+            tell(None)
+        else:
+            with _stoppable(folder), LiveView(folder.path.name, config.training.steps) as view:
+                ensure_policy(config, folder, view.message)
+                tell("ready")
+                run = Run(config, view)
+                finish(run, clients_of(run, redis, view), view)
     _conclude(folder, finished)
 
 
@@ -104,17 +113,26 @@ def _try(recipe: str, overrides: list[str] | None, redis: str | None) -> NoRetur
 
 def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunConfig, RunFolder, bool]":
     """Read the recipe and open the run folder; mistakes end the command with one sentence."""
-    from guerdon_trainer.config import load_recipe
-    from guerdon_trainer.config.errors import RecipeError
     from guerdon_trainer.run_folder import FolderRefused, is_finished, open_folder
 
+    config = _config(recipe, overrides)
     try:
-        config = load_recipe(recipe, overrides or [])
         folder = open_folder(config, fresh=fresh)
-    except (RecipeError, FolderRefused) as error:
+    except FolderRefused as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     return config, folder, is_finished(config, folder)
+
+
+def _config(recipe: str, overrides: list[str] | None) -> "RunConfig":
+    from guerdon_trainer.config import load_recipe
+    from guerdon_trainer.config.errors import RecipeError
+
+    try:
+        return load_recipe(recipe, overrides or [])
+    except RecipeError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
 @contextmanager

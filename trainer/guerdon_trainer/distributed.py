@@ -23,19 +23,31 @@ T = TypeVar("T")
 _PATIENCE = timedelta(hours=24)
 
 
+def local_device(device: str) -> torch.device:
+    """The device of this process: of several on a machine, each takes the GPU of its number."""
+    if device == "cuda" and dist.is_torchelastic_launched():
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return torch.device(device)
+
+
+def is_follower() -> bool:
+    """Whether torchrun started this process as another than the first; known before it has joined the others."""
+    return dist.is_torchelastic_launched() and os.environ["RANK"] != "0"
+
+
 @contextmanager
-def process_group(device: str) -> Iterator[torch.device]:
-    """Join the processes that torchrun started, if it did; gives the device of this one."""
-    if not dist.is_torchelastic_launched():
-        yield torch.device(device)
+def process_group(device: str) -> Iterator[None]:
+    """Join the processes that torchrun started, if it did and this one has not yet."""
+    if not dist.is_torchelastic_launched() or dist.is_initialized():
+        yield
         return
-    local = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device == "cuda" else torch.device(device)
+    local = local_device(device)
     if local.type == "cuda":
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=_PATIENCE)
     try:
-        yield local
+        yield
     finally:
         dist.destroy_process_group()
 

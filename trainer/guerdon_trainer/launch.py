@@ -6,12 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from guerdon.errors import GuerdonError
 from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.data import DataError
+from guerdon_trainer.distributed import orders, process_group
 from guerdon_trainer.groups import RolloutError
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.prepare import prepare_policy
@@ -20,7 +22,7 @@ from guerdon_trainer.rollouts import ServiceClient, connect, take_over
 from guerdon_trainer.run_folder import FolderRefused, RunFolder, write_whole
 from guerdon_trainer.service_stats import FailureBudgetExceeded
 from guerdon_trainer.trackers import TrackerMissing
-from guerdon_trainer.train import Run, train
+from guerdon_trainer.train import Run, follow, train
 
 #: How long the services may take to load their models, in seconds.
 READY_TIMEOUT_S = 300.0
@@ -58,6 +60,15 @@ def run_with_services(config: RunConfig, folder: RunFolder, view: LiveView) -> P
             pids = ", ".join(f"{name} {pid}" for name, pid in supervisor.pids.items())
             view.message(f"{len(specs)} services are ready, each a process of its own: {pids}")
             return finish(run, clients_of(run, redis_url, view), view, lambda: supervisor.restarts)
+
+
+def follow_first(config: RunConfig) -> None:
+    """Train as another rank than the first, which prepares the run folder and talks to the services."""
+    with process_group(config.training.device):
+        for _ in orders():  # the folder is ready
+            run = Run(config, LiveView("", 0, Console(quiet=True)))
+            follow(run)
+            return
 
 
 def clients_of(run: Run, redis_url: str, view: LiveView) -> Mapping[str, ServiceClient]:

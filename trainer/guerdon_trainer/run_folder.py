@@ -6,6 +6,7 @@ RUN/
   clients.json            who asks services: what a killed attempt left in queues is withdrawn by these names
   policy/                 the initial policy, a Hugging Face model folder
   weights/policy/         the versions this run published (see guerdon.weights)
+  model/                  the trained policy when the run is finished, a Hugging Face model folder
   checkpoints/            see guerdon_trainer.checkpoint
   metrics.jsonl evaluations.jsonl rollouts.jsonl tensorboard/ services.json finished.json logs/ report.html
 """
@@ -51,6 +52,10 @@ class RunFolder:
     @property
     def policy(self) -> Path:
         return self.path / "policy"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
 
     @property
     def weights(self) -> Path:

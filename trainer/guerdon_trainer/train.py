@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from guerdon_trainer import checkpoint
@@ -16,6 +17,7 @@ from guerdon_trainer.checkpoint import RunState
 from guerdon_trainer.collect import Collected, Collector
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.data import load_questions
+from guerdon_trainer.distributed import local_device, orders, tell
 from guerdon_trainer.evaluate import evaluate
 from guerdon_trainer.filters import GroupFilter
 from guerdon_trainer.groups import ProcessRewards
@@ -29,7 +31,7 @@ from guerdon_trainer.run_folder import RunFolder
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.step import make_learner, optimise
 from guerdon_trainer.trackers import Tracked, Trackers, check_trackers
-from guerdon_trainer.weights import publish_policy
+from guerdon_trainer.weights import publish_policy, save_policy
 
 
 def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> RunState:
@@ -50,7 +52,16 @@ def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> R
             record.rollouts(run.state.step, collected.kept, process)
             run.evaluate_if_due(rollouts, record)
             run.save_if_due()
+        run.finish()
     return run.state
+
+
+def follow(run: "Run") -> None:
+    """What every rank but the first does: its part of learning, publishing and saving, when rank 0 does."""
+    for order, *arguments in orders():
+        {"learn": run.optimise, "publish": run.hand_over, "save": run.save, "finish": run.leave}[order](
+            *arguments
+        )
 
 
 class Run:
@@ -63,7 +74,7 @@ class Run:
     def __init__(self, config: RunConfig, view: LiveView) -> None:
         self.config = config
         self.folder = RunFolder(config.run_folder)
-        self.device = torch.device(config.training.device)
+        self.device = local_device(config.training.device)
         self._view = view
         check_trackers(config.tracking)
         torch.set_num_threads(config.training.threads)
@@ -81,7 +92,7 @@ class Run:
         self._timer = Timer()
         # Names this attempt: a step that is repeated is a new update to the PRM, also when no checkpoint came between.
         self._attempt_id = uuid.uuid4().hex[:8]
-        self._publish()
+        self.hand_over(self.state.policy_version)
 
     def _initial(self, model: PreTrainedModel) -> PreTrainedModel:
         """The policy before the first step; with adapters the model itself, without them."""
@@ -164,7 +175,14 @@ class Run:
         self._view.progress(f"step {self.state.step + 1}: learning")
         with self._timer.of("learn_s"):
             advantages = advantages_of(self.config, batch)
-            return optimise(self.learner, batch, advantages, self.config, self.state.step + 1)
+            step, cpu = self.state.step + 1, torch.device("cpu")
+            tell(("learn", batch.to(cpu), advantages.to(cpu), step))
+            return self.optimise(batch, advantages, step)
+
+    def optimise(self, batch: Batch, advantages: Tensor, step: int) -> dict[str, float]:
+        """This rank's part of learning from a batch."""
+        batch, advantages = batch.to(self.device), advantages.to(self.device)
+        return optimise(self.learner, batch, advantages, self.config, step)
 
     def advance(self, collected: Collected, process: ProcessRewards | None) -> None:
         """Move on to the next step."""
@@ -184,7 +202,12 @@ class Run:
         # Told before: a service may sample with them before the call below returns.
         rollouts.policy_version = self.state.policy_version
         with self._timer.of("publish_s"):
-            self._publish()
+            tell(("publish", self.state.policy_version))
+            self.hand_over(self.state.policy_version)
+
+    def hand_over(self, version: int) -> None:
+        """This rank's part of publishing the current weights as a version."""
+        publish_policy(self.learner.policy, self._tokenizer, self.folder.weights, version)
 
     def row(
         self, collected: Collected, batch: Batch, process: ProcessRewards | None, learned: dict[str, float]
@@ -216,17 +239,26 @@ class Run:
         )
         record.evaluation(evaluation, groups)
 
-    def _publish(self) -> None:
-        publish_policy(self.learner.policy, self._tokenizer, self.folder.weights, self.state.policy_version)
-
     def _save(self) -> None:
+        services = self.stats.to_dict(latencies=True)
+        tell(("save", self.state, services))
+        self.save(self.state, services)
+
+    def save(self, state: RunState, services: dict[str, Any]) -> None:
+        """This rank's part of a checkpoint."""
         checkpoint.save(
-            self.folder.checkpoints,
-            self.learner,
-            self.state,
-            self.stats.to_dict(latencies=True),
-            keep_last=self.config.training.keep_last,
+            self.folder.checkpoints, self.learner, state, services, keep_last=self.config.training.keep_last
         )
+
+    def finish(self) -> None:
+        """Leave the trained policy in the run folder, as any Hugging Face folder; the other ranks may go."""
+        tell(("finish",))
+        self.leave()
+        tell(None)
+
+    def leave(self) -> None:
+        """This rank's part of writing the trained policy."""
+        save_policy(self.learner.policy, self._tokenizer, self.folder.model)
 
 
 class Timer:
