@@ -1,5 +1,6 @@
 """`guerdon prepare`, `guerdon train` and `guerdon run`. Heavy imports wait until a command runs."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +85,9 @@ def run(recipe: Recipe, overrides: Overrides = None, fresh: Fresh = False, dry_r
 
     The same command goes on from the last checkpoint when it was interrupted.
     """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        typer.echo("error: guerdon run takes one process; with torchrun use guerdon train", err=True)
+        raise typer.Exit(2)
     if dry_run:
         _try(recipe, overrides, None)
     config, folder, finished = _open(recipe, overrides, fresh)
