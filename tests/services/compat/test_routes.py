@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from guerdon.types import Result, Status, failed
+from guerdon.client import AsyncClient
+from guerdon.types import Result, Sample, Status, failed
 from guerdon_services.compat import roll
 from guerdon_services.runtime.process import running
 from guerdon_services.runtime.scorer import (
@@ -275,3 +276,13 @@ async def test_a_crowd_is_waited_out() -> None:
             body = {"prompt": "p", "response": "2", "label": "2"}
             answers = await asyncio.gather(*(http.post("/rm", json=body) for _ in range(20)))
     assert [answer.json() for answer in answers] == [1.0] * 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+async def test_a_thousand_requests_at_once_on_one_client(service: Served) -> None:
+    _, http = service
+    async with AsyncClient(str(http.base_url), retries=0, timeout_s=1000.0) as client:
+        asked = [[Sample(response=str(number), references=[str(number)])] for number in range(1000)]
+        answers = await asyncio.gather(*(client.score(samples) for samples in asked))
+    assert [result.value for [result] in answers] == [1.0] * 1000
