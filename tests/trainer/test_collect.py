@@ -118,10 +118,23 @@ def test_a_batch_may_stay_smaller_when_the_recipe_says_so(services: Any, make_co
         collected = loop.step()
         assert _positions(collected.kept) == [2, 9, 11]
         assert collected.next_position == 12
-    services.rollout.version_served = 0
+
+
+def test_a_batch_without_any_group_says_that_nothing_is_left_to_teach(
+    services: Any, make_config: Make
+) -> None:
+    config = make_config("rollout.refill_budget=3", "rollout.when_spent=train")
+    with Loop(services, config, lambda group: False) as loop:
+        collected = loop.step()
+        assert (collected.kept, len(collected.seen), collected.next_position) == ([], 12, 12)
+
+
+def test_groups_that_lack_rewards_do_not_mean_that_nothing_is_left(services: Any, make_config: Make) -> None:
+    services.math.faults.extend([Status.INVALID_INPUT])
+    config = make_config("rollout.refill_budget=3", "rollout.when_spent=train", "failures.max_fraction=1")
     with (
-        Loop(services, config, lambda group: False, position=12) as loop,
-        pytest.raises(RolloutError, match="only 0 of 12 groups"),
+        Loop(services, config, lambda group: False) as loop,
+        pytest.raises(RolloutError, match="only 0 of 12 groups passed the filter"),
     ):
         loop.step()
 

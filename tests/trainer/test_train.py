@@ -10,10 +10,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from guerdon import weights
 from guerdon.types import Result, Status, failed
+from guerdon_trainer.checkpoint import latest
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.launch import ensure_policy
+from guerdon_trainer.filters import GroupFilter
+from guerdon_trainer.launch import ensure_policy, finish
 from guerdon_trainer.live import LiveView
-from guerdon_trainer.run_folder import open_folder, read_lines
+from guerdon_trainer.run_folder import is_finished, open_folder, read_lines
 from guerdon_trainer.train import Run, train
 
 Make = Callable[..., RunConfig]
@@ -67,6 +69,26 @@ def test_a_run_learns(make_config: Make, make_services: Any) -> None:
     latest = weights.latest(run.folder.weights)
     assert latest is not None
     assert latest.version == 25
+
+
+def test_a_run_ends_when_nothing_is_left_to_learn(
+    make_config: Make, make_services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = iter([True] * 8)
+    monkeypatch.setattr(GroupFilter, "keep", lambda self, group: next(passed, False))
+    config = make_config("rollout.refill_budget=2", "rollout.when_spent=train", "rollout.prompts_per_step=4")
+    folder = open_folder(config)
+    ensure_policy(config, folder, lambda text: None)
+    run = Run(config, View())
+    finish(run, make_services(folder.weights).clients, View())
+    assert (run.state.step, run.state.exhausted) == (2, True)
+    assert [row["step"] for row in read_lines(folder.evaluations)] == [0, 2]
+    assert is_finished(config, folder)
+    # What it kept is what it learned: the checkpoint and the finished model are those of its last step.
+    found = latest(folder.checkpoints)
+    assert found is not None
+    assert (found.state.step, found.state.exhausted) == (2, True)
+    assert (folder.model / "config.json").is_file()
 
 
 @pytest.mark.parametrize("die_after", [1, 2, 3, 5])

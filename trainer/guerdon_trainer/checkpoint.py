@@ -23,7 +23,8 @@ class RunState:
 
     `attempt` counts the attempts that got to a checkpoint. A repeated step is a new update to the PRM, which returns to
     `prm_version` first. Prompts before `position` are trained on, dropped by the filter, or `pending`: asked ahead, and
-    to be asked again. `filter` is what the group filter remembers.
+    to be asked again. `filter` is what the group filter remembers. `exhausted` says that no group had anything left to
+    teach, so that the run ended before its last step.
     """
 
     run_id: str
@@ -34,6 +35,7 @@ class RunState:
     position: int = 0
     pending: list[int] = field(default_factory=list)
     filter: dict[str, Any] = field(default_factory=dict)
+    exhausted: bool = False
 
 
 @dataclass(frozen=True)

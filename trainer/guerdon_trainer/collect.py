@@ -64,7 +64,8 @@ class Collector:
     def collect(self, *, step: int, policy_version: int) -> Collected:
         """The groups that train `policy_version` in `step`.
 
-        Fewer than a batch come when the refill budget is spent and the recipe says `when_spent: train`.
+        Fewer than a batch come when the refill budget is spent and the recipe says `when_spent: train`; none when
+        the filter rejects every group, although their rewards are there.
 
         Raises:
             RolloutError: the refill budget is spent.
@@ -93,7 +94,7 @@ class Collector:
                 f"step {step}: {len(kept)} of {wanted} groups, {len(seen) - len(kept)} filtered out"
             )
         if len(kept) < wanted:
-            self._accept_partial(len(kept), len(seen))
+            self._accept_partial(kept, seen)
         pending = [*self._again, *self._opened.positions]
         return Collected(_in_order(kept), _in_order(seen), dropped, policy_version, self._position, pending)
 
@@ -121,16 +122,21 @@ class Collector:
         self._position += 1
         return self._position - 1
 
-    def _accept_partial(self, kept: int, seen: int) -> None:
+    def _accept_partial(self, kept: list[Group], seen: list[Group]) -> None:
         """The refill budget is spent before the batch is full."""
         rollout = self._config.rollout
-        if kept and rollout.when_spent == "train":
+        if rollout.when_spent == "train" and (kept or all(_rewarded(group) for group in seen)):
             return
         raise RolloutError(
-            f"only {kept} of {seen} groups passed the filter, and the batch needs {rollout.prompts_per_step}: "
-            f"rollout.refill_budget ({rollout.refill_budget:g} times the batch) is spent. "
+            f"only {len(kept)} of {len(seen)} groups passed the filter, and the batch needs "
+            f"{rollout.prompts_per_step}: rollout.refill_budget ({rollout.refill_budget:g} times the batch) is spent. "
             f"{self._rollouts.explanation()}"
         )
+
+
+def _rewarded(group: Group) -> bool:
+    """Whether every response has its reward: what a filter rejects then has nothing to teach."""
+    return bool(group.responses) and all(response.reward is not None for response in group.responses)
 
 
 def _in_order(groups: list[Group]) -> list[Group]:

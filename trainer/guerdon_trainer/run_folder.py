@@ -142,10 +142,11 @@ def exclusive(folder: RunFolder) -> Iterator[None]:
 
 
 def is_finished(config: RunConfig, folder: RunFolder) -> bool:
-    """Whether the run got to its last step and its report."""
-    return (
-        folder.finished.exists() and json.loads(folder.finished.read_text())["step"] >= config.training.steps
-    )
+    """Whether the run got to its report, after its last step or when nothing was left to learn."""
+    if not folder.finished.exists():
+        return False
+    state = json.loads(folder.finished.read_text())
+    return state["exhausted"] or state["step"] >= config.training.steps
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.questions import PromptStream
 from guerdon_trainer.record import Recorder, step_row
 from guerdon_trainer.rollouts import Rollouts, ServiceClient
-from guerdon_trainer.run_folder import RunFolder
+from guerdon_trainer.run_folder import RunFolder, read_lines
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.step import make_learner, optimise
 from guerdon_trainer.trackers import Tracked, Trackers, check_trackers
@@ -43,6 +43,9 @@ def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> R
         collector = run.collector(rollouts)
         while run.state.step < run.config.training.steps:
             collected = run.collect(collector)
+            if not collected.kept:
+                run.end_early(collected, rollouts, record)
+                break
             process = run.process_rewards(rollouts, collected)
             batch = run.batch(collected, process)
             learned = run.learn(batch)
@@ -104,7 +107,9 @@ class Run:
             return RunState(run_id=uuid.uuid4().hex[:12]), ServiceStats()
         found.restore(self.learner)
         self._view.message(f"resuming from {found.path}")
-        return replace(found.state, attempt=found.state.attempt + 1), ServiceStats(found.services)
+        return replace(found.state, attempt=found.state.attempt + 1, exhausted=False), ServiceStats(
+            found.services
+        )
 
     def rollouts(self, clients: Mapping[str, ServiceClient]) -> Rollouts:
         """The services as this run asks them."""
@@ -221,6 +226,16 @@ class Run:
         step, training = self.state.step, self.config.training
         if step == training.steps or (training.eval_every and step % training.eval_every == 0):
             self._evaluate(rollouts, record)
+
+    def end_early(self, collected: Collected, rollouts: Rollouts, record: Recorder) -> None:
+        """No group has anything left to teach: measure and keep what there is."""
+        seen = len(collected.seen)
+        self._view.message(f"step {self.state.step + 1}: none of {seen} groups has anything left to teach")
+        self.state = replace(self.state, exhausted=True)
+        measured = read_lines(self.folder.evaluations)
+        if not measured or measured[-1]["step"] != self.state.step:
+            self._evaluate(rollouts, record)
+        self._save()
 
     def save_if_due(self) -> None:
         """A checkpoint every `checkpoint_every` steps and after the last one."""

@@ -23,7 +23,8 @@ class RolloutConfig(Section):
     groups_in_flight: Count = 256
     #: A step asks for at most this many times `prompts_per_step` prompts.
     refill_budget: Annotated[float, Field(ge=1)] = 8.0
-    #: What to do when they are spent. error: end the run. train: go on with the groups there are, if any.
+    #: What to do when they are spent. error: end the run. train: go on with the groups there are;
+    #: when there is none although all have their rewards, nothing is left to learn and the run is finished.
     when_spent: Literal["error", "train"] = "error"
     #: Steps whose prompts are asked in advance, so that they are sampled and scored while the policy learns. 0 is
     #: strictly on policy: only then does an interrupted run go on exactly as it would have.
