@@ -50,6 +50,16 @@ def test_every_recipe_is_valid(recipe: str) -> None:
             "advantage={name: rloo}",
             "an entry of rewards with role process needs advantage prime or reinforce_pp",
         ),
+        ("loss=[", "override 'loss': '[' is not YAML: while parsing"),
+        ("optimizer.betas=[1.0, 0.9]", "'optimizer.betas.0': input should be less than 1 (got 1.0)"),
+        (
+            "filter={kind: accuracy, lower: 0.9, upper: 0.1}",
+            "'filter.0': lower must not be above upper: no group would ever pass",
+        ),
+        (
+            "filter={kind: truncation, margin: 5}",
+            "filter truncation: margin (5) must be below rollout.max_new_tokens (5)",
+        ),
         ("rollout.max_policy_age=1", "rollout.max_policy_age above 0 needs optimizer.old_logprobs engine"),
         ("rollout.ahead=1", "rollout.ahead above rollout.max_policy_age: groups would be too old"),
         ("tracking=[excel]", "'tracking.0': input should be 'tensorboard', 'wandb', 'mlflow' or 'trackio'"),

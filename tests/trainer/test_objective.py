@@ -24,6 +24,7 @@ REFERENCE = (
     " {service: reference_reward, follows_policy: true, options: {template: verifree}}]",
     "process_reward=null",
 )
+OLDER = ("rollout.max_policy_age=1", "optimizer.old_logprobs=engine")
 AGGREGATIONS = (
     "aggregation: token-mean",
     "aggregation: seq-mean-token-mean",
@@ -241,6 +242,11 @@ def test_verifree_weighs_references_by_their_probability_or_by_the_advantage(
     torch.testing.assert_close(by_weight["reward"][row][sampled], advantages[row].expand(int(sampled.sum())))
 
 
+def test_a_custom_template_of_another_type_is_left_to_the_service(make_config: Make) -> None:
+    options = "rewards.1.options={template: custom, custom_template: what}"
+    make_config(*REFERENCE, options, "loss={name: verifree}", "advantage={name: rloo}")
+
+
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
@@ -288,6 +294,34 @@ def test_verifree_weighs_references_by_their_probability_or_by_the_advantage(
                 "advantage={name: rloo}",
             ),
             "loss verifree needs follows_policy: true beside 'reference_reward'",
+        ),
+        (
+            (
+                *REFERENCE,
+                "rewards.1.options={template: verifree, aggregation: mean_logprob}",
+                "loss={name: verifree}",
+                "advantage={name: rloo}",
+            ),
+            "loss.weight reward raises the reference's likelihood by R, which is negative",
+        ),
+        (
+            (*REFERENCE, "loss={name: verifree}", "advantage={name: rloo}", *OLDER),
+            "loss verifree has no ratio to the policy that sampled: rollout.max_policy_age must be 0",
+        ),
+        (
+            (*PLAIN, "loss={name: reinforce}", "advantage={name: rloo}", *OLDER),
+            "loss reinforce has no ratio to the policy that sampled: rollout.max_policy_age must be 0, or give",
+        ),
+        (
+            ("rewards=[{service: math, weight: 0}]", "process_reward=null", "advantage={name: rloo}"),
+            "every entry of rewards has weight 0: there is nothing to learn from",
+        ),
+        (
+            (
+                *("rewards=[{service: math, weight: 0}]", "process_reward=null", "filter={kind: spread}"),
+                *("loss={name: nft}", "advantage=null"),
+            ),
+            "filter spread looks at how rewards differ, and every outcome in rewards has weight 0",
         ),
         (
             (*PLAIN, "advantage={name: grpo}", "loss.kl_coefficient=0.1", "training.kl_to_initial=false"),

@@ -153,6 +153,12 @@ class AccuracyFilter(Section):
     lower: Fraction = 0.2
     upper: Fraction = 0.8
 
+    @model_validator(mode="after")
+    def _has_room(self) -> Self:
+        if self.lower > self.upper:
+            raise ValueError("lower must not be above upper: no group would ever pass")
+        return self
+
 
 class SpreadFilter(Section):
     """Keeps the groups whose rewards have a standard deviation above `min_std`: 0 drops uniform groups."""

@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from guerdon_trainer.config.algorithms import NftConfig, VeriFreeConfig
+from guerdon_trainer.config.algorithms import (
+    NftConfig,
+    SpreadFilter,
+    StdThresholdFilter,
+    TruncationFilter,
+    VeriFreeConfig,
+)
 
 if TYPE_CHECKING:
     from guerdon_trainer.config.run import RunConfig
@@ -19,6 +25,8 @@ def check_fit(config: "RunConfig") -> None:
         ValueError: names the keys that do not go together.
     """
     _check_advantage(config)
+    _check_weights(config)
+    _check_filters(config)
     if isinstance(config.loss, NftConfig):
         _check_nft(config)
     if isinstance(config.loss, VeriFreeConfig):
@@ -46,6 +54,30 @@ def _check_advantage(config: "RunConfig") -> None:
         )
 
 
+def _check_weights(config: "RunConfig") -> None:
+    # NFT learns from correctness, and VeriFree raises its reference's likelihood, whatever the weights.
+    if isinstance(config.loss, (NftConfig, VeriFreeConfig)):
+        return
+    if not any(reward.weight for reward in config.rewards):
+        raise ValueError("every entry of rewards has weight 0: there is nothing to learn from")
+
+
+def _check_filters(config: "RunConfig") -> None:
+    most = config.rollout.max_new_tokens
+    weighted = any(reward.weight for reward in config.outcome_rewards)
+    for one in config.filter:
+        if isinstance(one, (SpreadFilter, StdThresholdFilter)) and not weighted:
+            raise ValueError(
+                f"filter {one.kind} looks at how rewards differ, and every outcome in rewards has weight 0: "
+                "give one a weight, or take filter accuracy or null"
+            )
+        if isinstance(one, TruncationFilter) and one.by == "tokens" and one.margin >= most:
+            raise ValueError(
+                f"filter truncation: margin ({one.margin}) must be below rollout.max_new_tokens ({most}): "
+                "no group would ever pass"
+            )
+
+
 def _check_nft(config: "RunConfig") -> None:
     for reward in config.outcome_rewards[1:]:
         if reward.weight:
@@ -66,6 +98,11 @@ def _check_verifree(config: "RunConfig", loss: VeriFreeConfig) -> None:
         raise ValueError(
             f"loss verifree needs follows_policy: true beside {loss.service!r}: R is that of the policy it trains"
         )
+    if loss.weight == "reward" and config.injected.options.get("aggregation") == "mean_logprob":
+        raise ValueError(
+            "loss.weight reward raises the reference's likelihood by R, which is negative with the option aggregation "
+            f"mean_logprob of {loss.service!r}: take product, or loss.weight advantage"
+        )
     temperature = config.injected.options.get("temperature", 1.0)
     if temperature != config.rollout.temperature:
         raise ValueError(
@@ -79,5 +116,7 @@ def _scores_what_follows(options: Mapping[str, Any]) -> bool:
     template = options.get("template")
     custom = options.get("custom_template")
     return template == "verifree" or (
-        template == "custom" and (custom is None or custom.get("scored") == "text")
+        template == "custom"
+        # Anything but a mapping is the service's to refuse.
+        and (not isinstance(custom, Mapping) or custom.get("scored") == "text")
     )

@@ -118,7 +118,14 @@ def _apply(raw: dict[str, Any], override: str) -> None:
                 f"override {dotted!r}: {'.'.join(parents[: depth + 1])} is a value, not a section"
             )
     key: Any = _list_index(node, last, dotted) if isinstance(node, list) else last
-    node[key] = yaml.safe_load(text)
+    try:
+        node[key] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"override {dotted!r}: {text!r} is not YAML: {_one_line(error)}") from error
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    return " ".join(str(error).split())
 
 
 def _list_index(node: list[Any], part: str, dotted: str) -> int:

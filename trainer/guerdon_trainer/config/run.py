@@ -32,6 +32,9 @@ from guerdon_trainer.prepare import PolicyConfig
 #: The losses that grow in proportion to their advantages, which is what importance weights need.
 WEIGHTED_LOSSES = ("gspo", "gspo_token", "ppo_clip", "reinforce")
 
+#: The losses that take every response for one of the policy they train.
+WITHOUT_RATIO = ("reinforce", "verifree")
+
 
 class RunConfig(Section):
     """One run. Everything that can change its numbers is in here."""
@@ -102,6 +105,12 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _old_logprobs_fit_the_age(self) -> Self:
+        if self.rollout.max_policy_age and self.loss.name in WITHOUT_RATIO and self.importance is None:
+            instead = ", or give the section importance" if self.loss.name in WEIGHTED_LOSSES else ""
+            raise ValueError(
+                f"loss {self.loss.name} has no ratio to the policy that sampled: "
+                f"rollout.max_policy_age must be 0{instead}"
+            )
         recomputed = self.optimizer.old_logprobs == "recompute"
         if self.rollout.max_policy_age and recomputed and self.importance is None:
             raise ValueError(

@@ -4,7 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from guerdon_trainer.config.base import Count, Fraction, Section
+from guerdon_trainer.config.base import Count, Section
+
+#: 1 would never take a gradient into account.
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LoraConfig(Section):
@@ -23,7 +26,7 @@ class OptimizerConfig(Section):
     lr: Annotated[float, Field(gt=0)] = 1e-6
     #: Optimiser steps over which the rate rises from 0.
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     #: Optimiser steps per batch; beyond one the later ones are off policy, which is what clipping is for.
