@@ -1,6 +1,6 @@
 """Our three doors against raw Redis Streams, task libraries and bare frameworks, in the same run.
 
-    python benchmarks/transport.py [--repeats 3] [--seconds 5] [--only SIDE,SIDE] [--kills 10]
+    python benchmarks/transport.py [--repeats 3] [--seconds 5] [--texts 1 64] [--only SIDE,SIDE] [--kills 10]
 
 A service that does nothing scores texts of 2 KB. Redis, the worker and the client are processes of their own, fresh for
 every pass; the sides take turns, and figures are medians of the passes. `requests/s` is with 64 requests in flight, p50
@@ -53,12 +53,12 @@ def main() -> None:
     """Run the sides in turns and print the tables."""
     arguments = _arguments()
     packages = _packages(arguments.only, arguments.peers_dir)
-    if arguments.repeats:
-        single = Load(samples=1, in_flight=64, seconds=arguments.seconds)
-        _print_table("one text per request, 64 requests in flight", _run(packages, single, arguments.repeats))
-        batch = Load(samples=64, in_flight=4, seconds=arguments.seconds)
-        batching = {side: folder for side, folder in packages.items() if side not in LIBRARIES}
-        _print_table("64 texts per request, 4 requests in flight", _run(batching, batch, arguments.repeats))
+    for samples in arguments.texts if arguments.repeats else ():
+        in_flight = 64 if samples == 1 else 4
+        load = Load(samples=samples, in_flight=in_flight, seconds=arguments.seconds)
+        asked = {side: folder for side, folder in packages.items() if samples == 1 or side not in LIBRARIES}
+        title = f"texts per request: {samples}, requests in flight: {in_flight}"
+        _print_table(title, _run(asked, load, arguments.repeats))
     if arguments.kills:
         _print_kills(packages, arguments.kills)
 
@@ -68,6 +68,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3, help="passes of each side; 0 leaves them out")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long a pass measures")
+    parser.add_argument(
+        "--texts", type=int, nargs="+", default=[1, 64], help="texts per request, a table for each"
+    )
     parser.add_argument("--only", default=",".join(known), help="sides to run, separated by commas")
     parser.add_argument(
         "--kills", type=int, default=0, help="kills of each queue's worker; 0 leaves them out"

@@ -44,8 +44,8 @@ _STREAM = "{raw}:q"
 def _redis(url: str) -> Any:
     import redis.asyncio
 
-    # The longest wait of a blocking read must not look like a dead connection.
-    return redis.asyncio.Redis.from_url(url, protocol=2, socket_timeout=10)
+    # The longest wait of a blocking read must not look like a dead connection. Plain, each call in flight has its own.
+    return redis.asyncio.Redis.from_url(url, protocol=2, socket_timeout=10, max_connections=4096)
 
 
 class Client:
