@@ -207,6 +207,25 @@ def test_the_terms_beside_a_loss_are_what_they_say(make_config: Make, groups: li
     torch.testing.assert_close(entropy_slope[learned], -0.01 / learned.sum().expand(difference.shape))
 
 
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "k1+", "k3+"])
+def test_rule_1_nothing_outside_the_mask_matters_to_the_kl_term(
+    make_config: Make, groups: list[Group], estimator: str
+) -> None:
+    loss = f"loss={{name: gspo, kl_coefficient: 0.1, kl_estimator: {estimator}}}"
+    config = make_config(*PLAIN, "advantage={name: grpo}", loss)
+    batch = batch_of(config, groups)
+    advantages = advantages_of(config, batch)
+    slopes: list[Tensor] = []
+    for filler in (0.0, float("nan"), float("inf")):
+        logps, old, initial = (torch.where(batch.learned_BT, values, filler) for values in numbers(batch)[:3])
+        logps.requires_grad_()
+        loss_of(config.loss, logps, old, advantages, batch, 6, initial_logps_BT=initial).value.backward()
+        assert logps.grad is not None
+        slopes.append(logps.grad)
+    for slope in slopes[1:]:
+        torch.testing.assert_close(slope, slopes[0], rtol=0, atol=0)
+
+
 def test_a_term_without_its_numbers_is_an_error(make_config: Make, groups: list[Group]) -> None:
     config = make_config(*PLAIN, "advantage={name: grpo}", "loss={name: gspo, kl_coefficient: 0.1}")
     batch = batch_of(config, groups)

@@ -112,7 +112,7 @@ def loss_of(
     # References were not sampled: no estimate from samples of the policy holds there.
     sampled_BT = batch.learned_BT & batch.sampled_BT
     for name, coefficient, token_values_BT in (
-        ("kl_coefficient", config.kl_coefficient, _kl(config, logps_BT, initial_logps_BT)),
+        ("kl_coefficient", config.kl_coefficient, _kl(config, logps_BT, initial_logps_BT, sampled_BT)),
         ("entropy_coefficient", -config.entropy_coefficient, entropy_BT),
     ):
         if coefficient == 0:
@@ -167,5 +167,9 @@ def _aggregation(config: LossConfig) -> tuple[Aggregation, float | None]:
     return "seq-mean-token-mean", None
 
 
-def _kl(config: LossConfig, logps_BT: Tensor, initial_logps_BT: Tensor | None) -> Tensor | None:
-    return None if initial_logps_BT is None else kl_estimate(logps_BT, initial_logps_BT, config.kl_estimator)
+def _kl(
+    config: LossConfig, logps_BT: Tensor, initial_logps_BT: Tensor | None, mask_BT: Tensor
+) -> Tensor | None:
+    if initial_logps_BT is None:
+        return None
+    return kl_estimate(masked(logps_BT, mask_BT), masked(initial_logps_BT, mask_BT), config.kl_estimator)

@@ -148,6 +148,13 @@ def test_prime_whitens_over_the_valid_tokens_only() -> None:
     assert (advantages[~(mask & valid[:, None])] == 0).all()
 
 
+@pytest.mark.parametrize("reward", [0.1, 1e6 / 3])
+def test_equal_returns_of_a_batch_are_whitened_to_exactly_zero(reward: float) -> None:
+    mask = torch.ones(3, 7)
+    advantages = reinforce_pp_advantages(torch.full((3,), reward), mask, torch.tensor([0, 0, 1]), yes(3))
+    assert (advantages == 0).all()
+
+
 def test_filters_are_inclusive_and_ignore_missing_rewards() -> None:
     outcomes = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0] + [1.0] * 5 + [1.0, 0.0, 0.5])
     groups = torch.tensor([0] * 5 + [1] * 5 + [2] * 3)

@@ -33,8 +33,13 @@ def on_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Zero mean and unit (unbiased) variance over the mask, 0 outside it; unchanged with fewer than two tokens."""
+    """Zero mean and unit (unbiased) variance over the mask, 0 outside it; unchanged with fewer than two tokens.
+
+    Equal values are exactly 0: the rounding of their mean must not be divided by their deviation.
+    """
     values = values_BT[mask_BT.bool()]
     if len(values) < 2:
         return masked(values_BT, mask_BT)
+    if values.min() == values.max():
+        return torch.zeros_like(values_BT)
     return masked((values_BT - values.mean()) * torch.rsqrt(values.var() + 1e-8), mask_BT)

@@ -21,7 +21,9 @@ _K3_BOUND = 10.0
 
 
 def kl_estimate(logps_BT: Tensor, ref_logps_BT: Tensor, estimator: KlEstimator = "k3") -> Tensor:
-    """One estimate per token, in nats; mask it before any reduction.
+    """One estimate per token, in nats.
+
+    Mask the arguments, not only the result: the gradient of a square at NaN is NaN, whatever weight it has.
 
     Raises:
         ValueError: an unknown estimator.
