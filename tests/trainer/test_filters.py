@@ -35,6 +35,17 @@ def test_a_group_without_two_rewards_is_never_kept(make_config: Make, make_group
     assert keep(make_group(0, {"1": 1.0, "2": 1.0}))
 
 
+def test_a_group_that_gives_no_gradient_is_never_kept(make_config: Make, make_group: MakeGroup) -> None:
+    both_cut = of_length(make_group(0, {"1": 1.0, "2": 0.0}), "length", "length")
+    one_cut = of_length(make_group(0, {"1": 1.0, "2": 0.0}), "length", "stop")
+    empty = make_group(0, {"": 1.0})
+    empty = replace(empty, responses=[*empty.responses, *empty.responses])
+    masking = GroupFilter(make_config("filter=null", "loss.mask_truncated=true")).keep
+    assert [masking(group) for group in (both_cut, one_cut, empty)] == [False, True, False]
+    keep = GroupFilter(make_config("filter=null")).keep
+    assert [keep(group) for group in (both_cut, one_cut, empty)] == [True, True, False]
+
+
 def test_accuracy_and_spread(make_config: Make, make_group: MakeGroup) -> None:
     accuracy = GroupFilter(make_config("filter={kind: accuracy, lower: 0.5, upper: 0.8}"))
     assert accuracy.keep(make_group(0, {"1": 1.0, "2": 0.0}))

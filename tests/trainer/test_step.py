@@ -8,7 +8,7 @@ from torch import Tensor
 
 from guerdon_trainer.batch import Batch, make_batch
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.groups import Group, ProcessRewards
+from guerdon_trainer.groups import Group, ProcessRewards, RolloutError
 from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
@@ -152,8 +152,17 @@ def test_metrics_say_what_happened(make_config: Make, batch: Batch) -> None:
 def test_a_batch_without_any_reward_is_an_error(make_config: Make, make_group: Callable[..., Group]) -> None:
     config = make_config(*PLAIN, *LOSSES[0])
     batch = make_batch([make_group(0, {"1": None, "2": None})], None)
-    with pytest.raises(ValueError, match="no response of the batch has a reward"):
+    with pytest.raises(RolloutError, match="no response of the batch has a reward"):
         optimise(_learner(config), batch, advantages_of(config, batch), config, 1)
+
+
+def test_a_gradient_that_is_no_number_ends_the_step(make_config: Make, batch: Batch) -> None:
+    config = make_config(*PLAIN, *LOSSES[0])
+    learner = _learner(config)
+    weight = next(learner.policy.parameters())
+    weight.register_hook(lambda slope: slope * math.nan)
+    with pytest.raises(RolloutError, match=r"step 3: the gradient is no number \(norm nan\)"):
+        optimise(learner, batch, advantages_of(config, batch), config, 3)
 
 
 #: A correction that goes with one advantage per sequence, and one per token; NaN stands where the engine said nothing.

@@ -18,11 +18,16 @@ from guerdon_trainer.groups import Group, Response
 
 
 class GroupFilter:
-    """Keeps the groups that pass every filter of the recipe; one without two rewarded responses never does."""
+    """Keeps the groups that pass every filter of the recipe.
+
+    Never one without two rewarded responses, nor one that gives no gradient: of nothing but responses that are empty,
+    or truncated where the loss masks those.
+    """
 
     def __init__(self, config: RunConfig) -> None:
         self._filters = config.filter
         self._max_new_tokens = config.rollout.max_new_tokens
+        self._mask_truncated = config.loss.mask_truncated
         self._thresholds = [
             StdThreshold(one.beta, one.ratio, one.start_step, one.filter_step)
             for one in self._filters
@@ -32,7 +37,7 @@ class GroupFilter:
     def keep(self, group: Group) -> bool:
         """Whether a group has something to teach."""
         rewarded = [response for response in group.responses if response.reward is not None]
-        if len(rewarded) < 2:
+        if len(rewarded) < 2 or not any(self._is_learned(response) for response in rewarded):
             return False
         return all(self._passes(one, group, rewarded) for one in self._filters) and all(
             threshold.keep(_std(group)) for threshold in self._thresholds
@@ -68,6 +73,9 @@ class GroupFilter:
             threshold.steps, threshold.average = one["steps"], one["average"]
             threshold.means = list(one["means"])
 
+    def _is_learned(self, response: Response) -> bool:
+        return bool(response.rollout.token_ids) and not (self._mask_truncated and response.truncated)
+
     def _passes(self, one: object, group: Group, rewarded: Sequence[Response]) -> bool:
         match one:
             case AccuracyFilter():
@@ -89,7 +97,7 @@ def _accurate(filter: AccuracyFilter, rewarded: Sequence[Response]) -> bool:
 
 def _truncated(filter: TruncationFilter, group: Group, max_new_tokens: int) -> bool:
     if filter.by == "finish_reason":
-        return any(response.rollout.finish_reason == "length" for response in group.responses)
+        return any(response.truncated for response in group.responses)
     lengths_B = torch.tensor([len(response.rollout.token_ids) for response in group.responses])
     one_group_B = torch.zeros(len(lengths_B), dtype=torch.int64)
     return not keep_by_length(lengths_B, one_group_B, limit=max_new_tokens - filter.margin)

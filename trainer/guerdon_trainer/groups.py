@@ -39,6 +39,11 @@ class Response:
     outcome: float | None
     reward: float | None
 
+    @property
+    def truncated(self) -> bool:
+        """Whether it was cut off at its greatest length."""
+        return self.rollout.finish_reason == "length"
+
 
 @dataclass(frozen=True)
 class Group:

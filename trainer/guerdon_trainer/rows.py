@@ -35,7 +35,7 @@ def sampled_row(response: Response, *, mask_truncated: bool) -> Row:
         raise ValueError(
             f"response {response.id} has {len(rollout.token_ids)} tokens and {len(rollout.logprobs)} numbers for them"
         )
-    learned = not (mask_truncated and _truncated(response))
+    learned = not (mask_truncated and response.truncated)
     return Row(rollout.token_ids, rollout.logprobs, response.reward, learned)
 
 
@@ -77,7 +77,3 @@ def _followed(row: Row, result: Result, id: str) -> Row:
 
 def _end(result: Result) -> int | None:
     return result.verdict.span.token_end if result.verdict and result.verdict.span else None
-
-
-def _truncated(response: Response) -> bool:
-    return response.rollout.finish_reason == "length"

@@ -6,6 +6,7 @@ mini-batch, however it is cut and whichever rank computes them. Responses withou
 Shape suffixes: B responses, T response tokens.
 """
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from guerdon_trainer.batch import Batch
 from guerdon_trainer.config import OptimizerConfig, RunConfig
 from guerdon_trainer.config.importance import ImportanceConfig
 from guerdon_trainer.distributed import rank, ranks, shard, sum_over_ranks, total_norm
+from guerdon_trainer.groups import RolloutError
 from guerdon_trainer.losses.importance import importance_weights, truncated, weighted
 from guerdon_trainer.losses.kl import kl_estimate
 from guerdon_trainer.means import Means
@@ -83,7 +85,7 @@ def optimise(
         step: the number of the step, which with the run's seed decides the mini-batches.
 
     Raises:
-        ValueError: no response of the batch has a reward.
+        RolloutError: no response of the batch can be learned from, or a gradient is no number.
     """
     optimizer = config.optimizer
     old_logps_BT = _old_logps(learner, batch, config)
@@ -100,7 +102,14 @@ def optimise(
         means.once("lr", torch.tensor(learner.schedule.get_last_lr()[0]))
         learner.schedule.step()
         learner.optimizer.zero_grad()
-    return means.result()
+    result = means.result()
+    # Looked at once and not before each optimiser step, which would wait for the device: nothing is handed on yet.
+    if not math.isfinite(result["grad_norm"]):
+        raise RolloutError(
+            f"step {step}: the gradient is no number (norm {result['grad_norm']}). Its policy is not handed on, and "
+            "the last checkpoint stands; a lower optimizer.lr, or precision fp32, may get further"
+        )
+    return result
 
 
 @torch.no_grad()
@@ -212,7 +221,10 @@ def _mini_batches(batch: Batch, count: int, seed: str) -> Iterator[Tensor]:
     """
     rows = batch.learned_BT.any(-1).nonzero()[:, 0].tolist()
     if not rows:
-        raise ValueError("no response of the batch has a reward to learn from")
+        raise RolloutError(
+            "no response of the batch has a reward to learn from, and is neither empty nor cut off where "
+            "loss.mask_truncated leaves those out"
+        )
     if count > 1:
         groups = batch.groups_B.tolist()
         order = sorted(set(groups))
