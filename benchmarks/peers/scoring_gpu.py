@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from guerdon_services.scoring import ScoredSequence
 from guerdon.logprobs.packing import pack
+from guerdon_services.scoring import ScoredSequence
 from peers.scoring_cases import described, process_case, reference_case
 from peers.scoring_sides import OURS, SIDES
 

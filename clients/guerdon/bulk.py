@@ -13,8 +13,7 @@ import asyncio
 import itertools
 import math
 import random
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
@@ -380,48 +379,3 @@ def score_many(
             progress=progress,
         )
     )
-
-
-@dataclass
-class Summary:
-    """How a number of samples fared: results by status, the mean of the values, and time in seconds."""
-
-    statuses: Counter[Status] = field(default_factory=Counter[Status])
-    total: float = 0.0
-    began: float = field(default_factory=time.monotonic)
-    seconds: float = 0.0
-
-    @classmethod
-    def of(cls, results: Iterable[Result], seconds: float = 0.0) -> "Summary":
-        """The summary of results that are there."""
-        summary = cls(seconds=seconds)
-        for result in results:
-            summary.add(result)
-        summary.seconds = seconds
-        return summary
-
-    def add(self, result: Result) -> None:
-        """One more result, at this moment."""
-        self.statuses[result.status] += 1
-        self.total += result.value or 0.0
-        self.seconds = time.monotonic() - self.began
-
-    @property
-    def count(self) -> int:
-        """Samples in all."""
-        return self.statuses.total()
-
-    @property
-    def mean(self) -> float | None:
-        """The mean over the samples that have a value; None where none has."""
-        scored = self.statuses[Status.OK]
-        return self.total / scored if scored else None
-
-    def __str__(self) -> str:
-        by_status = ", ".join(f"{count:,} {status}" for status, count in self.statuses.most_common())
-        text = f"{self.count:,} samples: {by_status or 'none'}"
-        if self.mean is not None:
-            text += f"; mean reward {self.mean:.4f}"
-        if self.seconds > 0:
-            text += f"; {self.seconds:.1f} s, {self.count / self.seconds:,.0f} samples/s"
-        return text

@@ -16,10 +16,11 @@ from typing import Any, BinaryIO, cast
 
 from pydantic import ValidationError
 
-from guerdon.bulk import Judge, Summary, score_each
+from guerdon.bulk import Judge, score_each
 from guerdon.codec import describe
 from guerdon.columns import Columns, plain
 from guerdon.errors import InvalidRequest
+from guerdon.summary import Summary
 from guerdon.types import Result, Sample, Status
 
 Row = dict[str, Any]

@@ -8,13 +8,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from guerdon.bulk import Bulk, Judge, Summary
+from guerdon.bulk import Bulk, Judge
 from guerdon.bulk_files import Scoring, count_rows
 from guerdon.client import AsyncClient
 from guerdon.codec import describe
 from guerdon.errors import InvalidRequest
 from guerdon.progress import reporting
 from guerdon.rewards import Rewards
+from guerdon.summary import Summary
 from guerdon.types import Options, Sample
 
 

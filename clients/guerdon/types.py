@@ -74,8 +74,7 @@ Prompt = str | list[ChatMessage]
 class CodeTest(Message):
     """One test of a program: stdin text, call arguments, or an assertion.
 
-    `expected_args` is what the arguments are after the call. Where it is given, `expected` may be left out: then any
-    value may be returned.
+    `expected_args` is what the arguments are after the call; beside it `expected` may be left out, for any value.
     """
 
     input: str | None = None

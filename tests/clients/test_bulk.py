@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from guerdon import background
-from guerdon.bulk import Bulk, RetryBudget, Summary, score_each, score_many
+from guerdon.bulk import Bulk, RetryBudget, score_each, score_many
 from guerdon.client import AsyncClient
 from guerdon.errors import InvalidRequest, Overloaded, TooLarge, Unauthorized, Unavailable
+from guerdon.summary import Summary
 from guerdon.testing import Failure, StubService
 from guerdon.types import Result, Sample, ScoreRequest, Status, failed
 

@@ -7,6 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from guerdon_trainer.config import RunConfig, load_recipe, recipe_names
+from guerdon_trainer.config.algorithms import GspoConfig, GspoTokenConfig
 from guerdon_trainer.config.errors import RecipeError
 
 Make = Callable[..., RunConfig]
@@ -117,6 +118,7 @@ def test_overrides_reach_nested_keys_and_lists(make_config: Make) -> None:
     assert config.seed == 7
     assert config.rewards[0].weight == 0.5
     assert config.rewards[0].options == {"rules": [1, 2]}
+    assert isinstance(config.loss, GspoConfig | GspoTokenConfig)
     assert config.loss.clip_low == 1e-3
 
 
