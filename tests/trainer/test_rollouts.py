@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from guerdon.errors import InvalidRequest, Unavailable
-from guerdon.types import GenerateResult, GenerateSample, Sampling, Status
+from guerdon.types import GenerateResult, GenerateSample, Result, Sampling, Status
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.groups import Ask, Group, RolloutError
 from guerdon_trainer.questions import Question
@@ -46,6 +46,42 @@ def test_rewards_are_weighted_and_the_first_is_the_outcome(
         group = rollouts.all_groups(list(islice(_asks(), 1, 2)))[0]
     assert [response.outcome for response in group.responses] == [1, 0, 1, 0]
     assert [response.reward for response in group.responses] == [0.25, 0, 0.25, 0]
+
+
+PLAIN = ("rewards=[{service: math}]", "process_reward=null", "advantage={name: rloo}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "needed_by"),
+    [
+        ((), r"an entry with role process \(process_reward\)"),
+        ((*PLAIN, "filter={kind: accuracy}"), "filter accuracy"),
+        ((*PLAIN, "filter=null", "loss={name: nft}", "advantage=null"), "loss nft"),
+        ((*PLAIN, "filter={kind: spread}"), None),
+    ],
+)
+def test_a_correctness_of_minus_one_is_refused_where_it_would_be_taken_for_a_fraction(
+    services: Any,
+    make_config: Make,
+    stats: ServiceStats,
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: tuple[str, ...],
+    needed_by: str | None,
+) -> None:
+    score = services.math.score
+
+    async def plus_or_minus(samples: Any, **kw: Any) -> list[Result]:
+        results: list[Result] = await score(samples, **kw)
+        return [result.model_copy(update={"value": 2 * (result.value or 0) - 1}) for result in results]
+
+    monkeypatch.setattr(services.math, "score", plus_or_minus)
+    with Rollouts(services.clients, make_config(*overrides), stats) as rollouts:
+        if needed_by is None:
+            group = rollouts.all_groups(list(islice(_asks(), 1, 2)))[0]
+            assert [response.reward for response in group.responses] == [1, -1, 1, -1]
+            return
+        with pytest.raises(RolloutError, match=f"math gave response 1/1 the value -1.*{needed_by}"):
+            rollouts.all_groups(list(islice(_asks(), 1, 2)))
 
 
 @pytest.mark.parametrize("fault", [Status.TIMEOUT, Status.OVERLOADED, Unavailable("starting")])

@@ -103,6 +103,20 @@ def judged(rewards: Sequence[RewardConfig], id: str, rollout: Rollout, results: 
     return Response(id, rollout, by_service, outcome=results[0].value, reward=total)
 
 
+def check_correctness(responses: Sequence[Response], service: str, needed_by: str) -> None:
+    """Refuse outcomes that are no fraction of right: a reward of -1 for wrong would be taken for a rate of its own.
+
+    Raises:
+        RolloutError: an outcome lies outside [0, 1].
+    """
+    for response in responses:
+        if response.outcome is not None and not 0 <= response.outcome <= 1:
+            raise RolloutError(
+                f"{service} gave response {response.id} the value {response.outcome:g}. As the first entry of rewards "
+                f"it says how right a response is, which {needed_by} needs in [0, 1]: put one that does so first"
+            )
+
+
 def labelled(group: Group, response: Response) -> Sample:
     """What a PRM is given to score, and to learn from where it has an outcome."""
     # Where any reward is missing the response takes no part: its outcome must teach the PRM nothing either.

@@ -45,6 +45,7 @@ from guerdon_trainer.groups import (
     ProcessRewards,
     Response,
     RolloutError,
+    check_correctness,
     judged,
     labelled,
     of_one_version,
@@ -270,10 +271,13 @@ class Rollouts:
         key = f"{self._key}:{version}:{ask.position}" if self._key else None
         rewards = self._config.outcome_rewards
         columns = await asyncio.gather(*(self._score(reward, samples, key, version) for reward in rewards))
-        return [
+        responses = [
             judged(rewards, str(sample.id), rollout, results)
             for sample, rollout, *results in zip(samples, generated.rollouts, *columns, strict=True)
         ]
+        if self._config.counts_on_correctness:
+            check_correctness(responses, rewards[0].service, self._config.counts_on_correctness)
+        return responses
 
     async def _score(
         self, reward: RewardConfig, samples: Sequence[Sample], key: str | None, version: int | None = None

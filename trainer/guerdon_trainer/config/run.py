@@ -84,6 +84,15 @@ class RunConfig(Section):
         return next((reward for reward in self.outcome_rewards if reward.service == service), None)
 
     @property
+    def counts_on_correctness(self) -> str | None:
+        """What takes the first outcome reward for a fraction of right, in [0, 1]; None when nothing does."""
+        if self.process is not None:
+            return f"an entry with role process ({self.process.service})"
+        if self.loss.name == "nft":
+            return "loss nft"
+        return "filter accuracy" if any(one.kind == "accuracy" for one in self.filter) else None
+
+    @property
     def run_folder(self) -> Path:
         """Where this run keeps everything, absolute."""
         return (self.folder or Path("runs") / f"{self.name}-seed{self.seed}").absolute()
