@@ -51,6 +51,13 @@ def test_every_recipe_is_valid(recipe: str) -> None:
             "advantage={name: rloo}",
             "an entry of rewards with role process needs advantage prime or reinforce_pp",
         ),
+        (
+            "rollout.group_size=1025",
+            "'rollout.group_size': input should be less than or equal to 1024 (got 1025)",
+        ),
+        ("evaluation.samples=1025", "'evaluation.samples': input should be less than or equal to 1024"),
+        ("rollout.stop=['']", "'rollout.stop.0': string should have at least 1 character (got '')"),
+        ("training.device=gpu", "'training.device': string should match pattern '^(cpu|cuda|"),
         ("loss=[", "override 'loss': '[' is not YAML: while parsing"),
         ("optimizer.betas=[1.0, 0.9]", "'optimizer.betas.0': input should be less than 1 (got 1.0)"),
         (

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from guerdon.types import Status
 from guerdon_trainer import cli
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.launch import ensure_policy, finish
+from guerdon_trainer.distributed import DeviceMissing
+from guerdon_trainer.launch import RUN_FAILURES, ensure_policy, finish
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.run_folder import RunFolder, exclusive, is_finished, open_folder
 from guerdon_trainer.service_stats import FailureBudgetExceeded
@@ -82,6 +83,17 @@ def test_a_wrong_key_ends_a_command_with_one_sentence(
     said = _command(command, str(tmp_path / "unit.yaml"), "loss.clip_lo=1")
     assert said.exit_code == 2
     assert said.output == "error: unknown key 'loss.clip_lo': did you mean 'loss.clip_low'?\n"
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence(make_config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    config = make_config("training.device=cuda:1")
+    with (
+        pytest.raises(DeviceMissing, match=r"training\.device is cuda:1, and torch finds 1 GPUs"),
+        LiveView("unit", 1, Console(quiet=True)) as view,
+    ):
+        Run(config, view)
+    assert DeviceMissing in RUN_FAILURES
 
 
 def test_prepare_stops_at_the_policy_and_fresh_starts_over(make_config: Make, tmp_path: Path) -> None:

@@ -23,11 +23,24 @@ T = TypeVar("T")
 _PATIENCE = timedelta(hours=24)
 
 
+class DeviceMissing(RuntimeError):
+    """The recipe asks for a device that is not here."""
+
+
 def local_device(device: str) -> torch.device:
-    """The device of this process: of several on a machine, each takes the GPU of its number."""
+    """The device of this process: of several on a machine, each takes the GPU of its number.
+
+    Raises:
+        DeviceMissing: torch finds no such GPU.
+    """
+    local = torch.device(device)
     if device == "cuda" and dist.is_torchelastic_launched():
-        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    return torch.device(device)
+        local = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    if local.type == "cuda" and (local.index or 0) >= torch.cuda.device_count():
+        raise DeviceMissing(
+            f"training.device is {device}, and torch finds {torch.cuda.device_count()} GPUs on this machine"
+        )
+    return local
 
 
 def is_follower() -> bool:

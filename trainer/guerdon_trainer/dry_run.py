@@ -22,6 +22,7 @@ from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon.types import Sampling
 from guerdon_trainer.config import RunConfig, load_recipe
 from guerdon_trainer.data import load_questions
+from guerdon_trainer.distributed import local_device
 from guerdon_trainer.groups import Ask, Group, RolloutError
 from guerdon_trainer.launch import READY_TIMEOUT_S, RUN_FAILURES, ensure_policy
 from guerdon_trainer.memory import available_memory, estimate_memory
@@ -128,7 +129,7 @@ def _check_files(checks: Checks, config: RunConfig, trial: RunConfig) -> None:
         if source is not folder:
             source.path.mkdir(parents=True)
             ensure_policy(trial, source, found.append)
-        device = torch.device(config.training.device)
+        device = local_device(config.training.device)
         model = load_policy(source.policy, torch.device("cpu"))
         weights.publish(RunFolder(trial.run_folder).weights, 0, lambda path: _copy(source.policy, path))
         if source is folder:

@@ -13,7 +13,7 @@ from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.data import DataError
-from guerdon_trainer.distributed import orders, process_group
+from guerdon_trainer.distributed import DeviceMissing, orders, process_group
 from guerdon_trainer.groups import RolloutError
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.prepare import prepare_policy
@@ -30,6 +30,7 @@ READY_TIMEOUT_S = 300.0
 #: What ends a run with a sentence instead of a traceback.
 RUN_FAILURES = (
     DataError,
+    DeviceMissing,
     FailureBudgetExceeded,
     FileNotFoundError,
     FolderRefused,

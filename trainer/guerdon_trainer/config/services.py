@@ -7,18 +7,22 @@ from pydantic import Field
 from guerdon.types import Options
 from guerdon_trainer.config.base import Count, Fraction, Section
 
+#: What the contract lets one request ask for, see `guerdon.types.Sampling`.
+_MOST_RESPONSES = 1024
+_INT32 = 2**31
+
 
 class RolloutConfig(Section):
     """How responses are sampled."""
 
     service: str = "rollout"
     prompts_per_step: Count = 32
-    group_size: Annotated[int, Field(ge=2)] = 8
-    max_new_tokens: Count = 256
+    group_size: Annotated[int, Field(ge=2, le=_MOST_RESPONSES)] = 8
+    max_new_tokens: Annotated[int, Field(ge=1, lt=_INT32)] = 256
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = 0
-    stop: list[str] = []
+    top_k: Annotated[int, Field(ge=0, lt=_INT32)] = 0
+    stop: list[Annotated[str, Field(min_length=1)]] = []
     #: Groups being sampled or scored at the same time.
     groups_in_flight: Count = 256
     #: A step asks for at most this many times `prompts_per_step` prompts.
@@ -38,7 +42,7 @@ class EvaluationConfig(Section):
     """How held-out questions are answered besides greedily."""
 
     #: Responses sampled for each, for pass@k with k of every power of two up to it; 0: none.
-    samples: Annotated[int, Field(ge=0)] = 0
+    samples: Annotated[int, Field(ge=0, le=_MOST_RESPONSES)] = 0
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
 

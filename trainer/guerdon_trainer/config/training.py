@@ -17,7 +17,7 @@ class LoraConfig(Section):
     #: The adapters' output is scaled by alpha / rank.
     alpha: Annotated[float, Field(gt=0)] = 32.0
     #: Names of modules, or all-linear for every linear layer but the head.
-    targets: Literal["all-linear"] | list[str] = "all-linear"
+    targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
 
 
 class OptimizerConfig(Section):
@@ -55,6 +55,7 @@ class TrainingConfig(Section):
     eval_every: Annotated[int, Field(ge=0)] = 0
     #: Keep the initial policy in memory and report how far the trained one has moved from it.
     kl_to_initial: bool = True
-    device: str = "cpu"
+    #: cpu, cuda, or one of several: cuda:1. Under torchrun, cuda gives each process its own.
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda|mps|xpu)(:\d+)?$")] = "cpu"
     #: CPU threads of torch; on a busy machine more than one can cost more than it gives.
     threads: Count = 1
