@@ -84,6 +84,40 @@ def test_a_correctness_of_minus_one_is_refused_where_it_would_be_taken_for_a_fra
             rollouts.all_groups(list(islice(_asks(), 1, 2)))
 
 
+@pytest.mark.parametrize(
+    ("rewards", "overrides", "needed"),
+    [
+        ("{service: math}, {service: rules, weight: 0}", (), False),
+        ("{service: rules, weight: 0}, {service: math}", (), False),
+        ("{service: math}, {service: rules, weight: 0.1}", (), True),
+        ("{service: rules, weight: 0}, {service: math}", ("filter={kind: accuracy}",), True),
+        (
+            "{service: math}, {service: rules, weight: 0, follows_policy: true, options: {template: verifree}}",
+            ("loss={name: verifree, service: rules}",),
+            True,
+        ),
+    ],
+)
+def test_what_only_measures_may_fail_without_a_loss(
+    services: Any,
+    make_config: Make,
+    stats: ServiceStats,
+    rewards: str,
+    overrides: tuple[str, ...],
+    needed: bool,
+) -> None:
+    """`rules` gives no value to any response; `math` does."""
+    rules = type(services.math)()
+    rules.always = Status.INVALID_INPUT
+    words = (*PLAIN, f"rewards=[{rewards}]", "filter=null", *overrides)
+    with Rollouts({**services.clients, "rules": rules}, make_config(*words), stats) as rollouts:
+        group = rollouts.all_groups(list(islice(_asks(), 1, 2)))[0]
+    assert [response.reward for response in group.responses] == ([None] * 4 if needed else [1, 0, 1, 0])
+    if rewards.startswith("{service: rules"):
+        assert {response.outcome for response in group.responses} == {None}
+    assert stats.failures()["rules"] == {"invalid_input": 4}
+
+
 @pytest.mark.parametrize("fault", [Status.TIMEOUT, Status.OVERLOADED, Unavailable("starting")])
 def test_a_passing_failure_costs_nothing_but_time(
     services: Any, make_config: Make, stats: ServiceStats, fault: Any

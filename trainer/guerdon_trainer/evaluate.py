@@ -60,7 +60,7 @@ def evaluate(
     groups = rollouts.all_groups(asks)
     greedy, sampled = groups[: len(questions)], groups[len(questions) :]
     responses = [response for group in greedy for response in group.responses]
-    judged = [response for response in responses if response.reward is not None]
+    judged = [one for one in responses if one.reward is not None and one.outcome is not None]
     chances, samples = _chances(sampled, config.evaluation.samples)
     evaluation = Evaluation(
         step=step,

@@ -29,8 +29,8 @@ class Ask:
 class Response:
     """One rollout with what each outcome service said of it.
 
-    `outcome` is its correctness, the first outcome reward; `reward` the weighted sum of all, None when any has
-    no value.
+    `outcome` is its correctness, the first outcome reward; `reward` the weighted sum of all, None when one has no
+    value. One of weight 0 only measures and may lack: then `outcome` may be None although there is a reward.
     """
 
     id: str
@@ -93,13 +93,19 @@ def sample_of(ask: Ask, generated: GenerateResult, number: int) -> Sample:
     )
 
 
-def judged(rewards: Sequence[RewardConfig], id: str, rollout: Rollout, results: Sequence[Result]) -> Response:
-    """A response with one result per outcome reward."""
+def judged(
+    rewards: Sequence[RewardConfig],
+    needed: frozenset[str],
+    id: str,
+    rollout: Rollout,
+    results: Sequence[Result],
+) -> Response:
+    """A response with one result per outcome reward; without the value of a `needed` service it has no reward."""
     by_service = {reward.service: result for reward, result in zip(rewards, results, strict=True)}
-    values = [result.value for result in results if result.value is not None]
     total = None
-    if len(values) == len(results):
-        total = sum(reward.weight * value for reward, value in zip(rewards, values, strict=True))
+    if all(by_service[service].value is not None for service in needed):
+        values = [(reward.weight, by_service[reward.service].value) for reward in rewards]
+        total = sum((weight * value for weight, value in values if value is not None), 0.0)
     return Response(id, rollout, by_service, outcome=results[0].value, reward=total)
 
 

@@ -90,7 +90,7 @@ def step_row(
         "step": state.step,
         "reward": _mean([response.reward for response in seen if response.reward is not None]),
         "accuracy": _mean([response.outcome for response in seen if response.outcome is not None]),
-        "batch_accuracy": _mean(batch.outcomes_B[batch.valid_B].tolist()),
+        "batch_accuracy": _mean(batch.outcomes_B[batch.valid_B & ~batch.outcomes_B.isnan()].tolist()),
         **learned,
         "response_length": _mean(lengths),
         "truncated": _mean([response.rollout.finish_reason == "length" for response in seen]),

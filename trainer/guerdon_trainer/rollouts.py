@@ -269,10 +269,10 @@ class Rollouts:
         samples = [sample_of(ask, generated, number) for number in range(len(generated.rollouts))]
         version = generated.rollouts[0].model_version
         key = f"{self._key}:{version}:{ask.position}" if self._key else None
-        rewards = self._config.outcome_rewards
+        rewards, needed = self._config.outcome_rewards, self._config.needed_rewards
         columns = await asyncio.gather(*(self._score(reward, samples, key, version) for reward in rewards))
         responses = [
-            judged(rewards, str(sample.id), rollout, results)
+            judged(rewards, needed, str(sample.id), rollout, results)
             for sample, rollout, *results in zip(samples, generated.rollouts, *columns, strict=True)
         ]
         if self._config.counts_on_correctness:

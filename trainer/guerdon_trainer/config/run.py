@@ -93,6 +93,16 @@ class RunConfig(Section):
         return "filter accuracy" if any(one.kind == "accuracy" for one in self.filter) else None
 
     @property
+    def needed_rewards(self) -> frozenset[str]:
+        """The outcome services without whose value a response has no reward: all but those that only measure."""
+        needed = [reward for reward in self.outcome_rewards if reward.weight]
+        if self.counts_on_correctness:
+            needed.append(self.outcome_rewards[0])
+        if self.injected:
+            needed.append(self.injected)
+        return frozenset(reward.service for reward in needed)
+
+    @property
     def run_folder(self) -> Path:
         """Where this run keeps everything, absolute."""
         return (self.folder or Path("runs") / f"{self.name}-seed{self.seed}").absolute()
