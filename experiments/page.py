@@ -19,8 +19,9 @@ def write_page(plan: Plan, root: Path, folder: Path) -> Path:
     curves = {name: read_curves(root, name) for name in plan.runs}
     parts = [
         "# Small runs, side by side",
-        "Written by `make experiments`; `experiments/plan.yaml` says what was run. Held-out greedy accuracy on sums\n"
-        "that no training prompt contained; mean over the seeds, in brackets the lowest and the highest.",
+        "Written by `make experiments`; `experiments/plan.yaml` says what was run. Before and after: greedy accuracy\n"
+        "on held-out sums. To 90 %: the first step whose sampled responses were right that often. Plots: accuracy of\n"
+        "each step's sampled responses. Mean over the seeds, with the lowest and the highest.",
         table(plan.table, curves),
     ]
     for comparison in plan.comparisons:
@@ -32,18 +33,22 @@ def write_page(plan: Plan, root: Path, folder: Path) -> Path:
 
 def table(names: Sequence[str], curves: Mapping[str, Sequence[Curve]]) -> str:
     """Accuracy before and after, one line per run."""
-    lines = ["| run | seeds | before | after | learned | without verdict |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| run | seeds | before | after | steps to 90 % | learned | without verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
     lines += [_line(name, curves[name]) for name in names]
     return "\n".join(lines)
 
 
 def _line(name: str, curves: Sequence[Curve]) -> str:
     if not curves:
-        return f"| {name} | 0 | not finished | | | |"
+        return f"| {name} | 0 | not finished | | | | |"
     before = Spread.of([curve.before for curve in curves])
     after = Spread.of([curve.after for curve in curves])
     failed = sum(curve.failed for curve in curves)
-    return f"| {name} | {len(curves)} | {before} | {after} | {_learned(curves)} | {failed} |"
+    steps = ", ".join(str(curve.steps_to(0.9) or "never") for curve in curves)
+    return f"| {name} | {len(curves)} | {before} | {after} | {steps} | {_learned(curves)} | {failed} |"
 
 
 def _learned(curves: Sequence[Curve]) -> str:
@@ -65,7 +70,7 @@ def _section(comparison: Comparison, curves: Mapping[str, Sequence[Curve]], fold
 
 
 def _plot(title: str, arms: Mapping[str, Sequence[Curve]], path: Path) -> None:
-    """Mean accuracy by step, with the range over the seeds as a band."""
+    """Mean sampled accuracy by step, with the range over the seeds as a band."""
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "font.family": "sans-serif",
@@ -78,8 +83,8 @@ def _plot(title: str, arms: Mapping[str, Sequence[Curve]], path: Path) -> None:
         for (label, curves), colour in zip(arms.items(), _COLOURS, strict=False):
             points = averaged(curves)
             steps = [step for step, _ in points]
-            axes.plot(steps, [spread.mean for _, spread in points], color=colour, marker="o", markersize=3,
-                      label=f"{label} ({len(curves)} seeds)")  # fmt: skip
+            means = [spread.mean for _, spread in points]
+            axes.plot(steps, means, color=colour, label=f"{label} ({len(curves)} seeds)")
             axes.fill_between(
                 steps,
                 [spread.low for _, spread in points],
@@ -88,7 +93,7 @@ def _plot(title: str, arms: Mapping[str, Sequence[Curve]], path: Path) -> None:
                 alpha=0.15,
                 linewidth=0,
             )
-        axes.set(xlabel="step", ylabel="held-out accuracy", title=title, ylim=(0, 1.02))
+        axes.set(xlabel="step", ylabel="accuracy of sampled responses", title=title, ylim=(0, 1.02))
         axes.grid(color="#eef0f3")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, loc="lower right")

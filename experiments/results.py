@@ -1,4 +1,4 @@
-"""What came out of the runs: held-out accuracy by step, and mean and spread over the seeds."""
+"""What came out of the runs: accuracies by step, and mean and spread over the seeds."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,11 +10,14 @@ from guerdon_trainer.run_folder import RunFolder, read_lines
 
 @dataclass(frozen=True)
 class Curve:
-    """Held-out greedy accuracy of one run at the steps where it was measured; responses without a verdict apart."""
+    """One run: its greedy held-out accuracy at the steps where it was measured, and `sampled`, the accuracy of the
+    responses that each step sampled, those of filtered groups included. `failed` responses had no verdict.
+    """
 
     seed: int
     steps: list[int]
     accuracies: list[float]
+    sampled: list[float]
     failed: int
 
     @property
@@ -24,6 +27,10 @@ class Curve:
     @property
     def after(self) -> float:
         return self.accuracies[-1]
+
+    def steps_to(self, accuracy: float) -> int | None:
+        """The first step that sampled at least this accuracy."""
+        return next((step for step, value in enumerate(self.sampled, 1) if value >= accuracy), None)
 
 
 @dataclass(frozen=True)
@@ -50,12 +57,9 @@ def read_curves(root: Path, name: str) -> list[Curve]:
 
 
 def averaged(curves: Sequence[Curve]) -> list[tuple[int, Spread]]:
-    """Mean and spread at each step that every curve measured."""
-    common = set(curves[0].steps).intersection(*(curve.steps for curve in curves))
-    return [
-        (step, Spread.of([curve.accuracies[curve.steps.index(step)] for curve in curves]))
-        for step in sorted(common)
-    ]
+    """Mean and spread of the sampled accuracy at each step that every run got to."""
+    columns = zip(*(curve.sampled for curve in curves), strict=False)
+    return [(step, Spread.of(values)) for step, values in enumerate(columns, 1)]
 
 
 def _curve(folder: Path) -> Curve:
@@ -65,6 +69,7 @@ def _curve(folder: Path) -> Curve:
         seed=_seed(folder),
         steps=[row["step"] for row in measured],
         accuracies=[row["accuracy"] for row in measured],
+        sampled=[row["accuracy"] for row in read_lines(RunFolder(folder).metrics)],
         failed=sum(row["failed"] for row in rows),
     )
 

@@ -25,6 +25,8 @@ def _write(root: Path, name: str, accuracies: list[float]) -> None:
     folder.mkdir()
     rows = [{"step": 5 * place, "accuracy": value, "failed": 0} for place, value in enumerate(accuracies)]
     (folder / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sampled = [{"step": place, "accuracy": value} for place, value in enumerate(accuracies, 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sampled))
     (folder / "finished.json").write_text("{}")
 
 
@@ -35,9 +37,9 @@ def test_the_page_has_one_table_and_a_plot_per_comparison(tmp_path: Path) -> Non
     _write(root, "a-seed1", [0.3, 0.8])
     _write(root, "b-seed0", [0.25, 0.3])
     page = write_page(_plan(), root, tmp_path / "page").read_text()
-    assert "| a | 2 | 25.0% (20.0% to 30.0%) | 85.0% (80.0% to 90.0%) | yes | 0 |" in page
-    assert "| b | 1 | 25.0% (25.0% to 25.0%) | 30.0% (30.0% to 30.0%) | no | 0 |" in page
-    assert "| c | 0 | not finished | | | |" in page
+    assert "| a | 2 | 25.0% (20.0% to 30.0%) | 85.0% (80.0% to 90.0%) | 2, never | yes | 0 |" in page
+    assert "| b | 1 | 25.0% (25.0% to 25.0%) | 30.0% (30.0% to 30.0%) | never | no | 0 |" in page
+    assert "| c | 0 | not finished | | | | |" in page
     assert "Claimed: A is better." in page
     assert "Not finished: C." in page
     plot = (tmp_path / "page" / "a_and_b.svg").read_text()
@@ -46,7 +48,7 @@ def test_the_page_has_one_table_and_a_plot_per_comparison(tmp_path: Path) -> Non
 
 
 def test_learned_is_said_per_seed() -> None:
-    curves = {"x": [Curve(0, [0, 5], [0.2, 0.9], 0), Curve(1, [0, 5], [0.2, 0.21], 3)]}
+    curves = {"x": [Curve(0, [0, 5], [0.2, 0.9], [], 0), Curve(1, [0, 5], [0.2, 0.21], [], 3)]}
     assert table(["x"], curves).splitlines()[-1].endswith("| 1 of 2 | 3 |")
 
 
