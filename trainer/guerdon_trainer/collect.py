@@ -65,7 +65,7 @@ class Collector:
         """The groups that train `policy_version` in `step`.
 
         Fewer than a batch come when the refill budget is spent and the recipe says `when_spent: train`; none when
-        the filter rejects every group, although their rewards are there.
+        the filter rejects every group, although their rewards are there and responses came to their end.
 
         Raises:
             RolloutError: the refill budget is spent.
@@ -125,7 +125,7 @@ class Collector:
     def _accept_partial(self, kept: list[Group], seen: list[Group]) -> None:
         """The refill budget is spent before the batch is full."""
         rollout = self._config.rollout
-        if rollout.when_spent == "train" and (kept or all(_rewarded(group) for group in seen)):
+        if rollout.when_spent == "train" and (kept or all(_is_whole(group) for group in seen)):
             return
         raise RolloutError(
             f"only {len(kept)} of {len(seen)} groups passed the filter, and the batch needs "
@@ -134,9 +134,12 @@ class Collector:
         )
 
 
-def _rewarded(group: Group) -> bool:
-    """Whether every response has its reward: what a filter rejects then has nothing to teach."""
-    return bool(group.responses) and all(response.reward is not None for response in group.responses)
+def _is_whole(group: Group) -> bool:
+    """Whether every response has its reward and some came to their end: what a filter rejects has nothing to teach."""
+    responses = group.responses
+    return all(response.reward is not None for response in responses) and any(
+        not response.truncated for response in responses
+    )
 
 
 def _in_order(groups: list[Group]) -> list[Group]:
