@@ -11,7 +11,7 @@ from rich.console import Console
 from guerdon.types import GenerateSample, Status
 from guerdon_trainer.collect import Collected, Collector
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.groups import Group, RolloutError
+from guerdon_trainer.groups import Group, Response, RolloutError
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.questions import PromptStream, Question
 from guerdon_trainer.rollouts import Rollouts
@@ -127,6 +127,18 @@ def test_a_batch_without_any_group_says_that_nothing_is_left_to_teach(
     with Loop(services, config, lambda group: False) as loop:
         collected = loop.step()
         assert (collected.kept, len(collected.seen), collected.next_position) == ([], 12, 12)
+
+
+def test_groups_that_were_all_cut_off_do_not_mean_that_nothing_is_left(
+    services: Any, make_config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Response, "truncated", True)
+    config = make_config("rollout.refill_budget=3", "rollout.when_spent=train")
+    with (
+        Loop(services, config, lambda group: False) as loop,
+        pytest.raises(RolloutError, match="only 0 of 12 groups passed the filter"),
+    ):
+        loop.step()
 
 
 def test_groups_that_lack_rewards_do_not_mean_that_nothing_is_left(services: Any, make_config: Make) -> None:

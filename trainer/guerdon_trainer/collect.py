@@ -125,7 +125,7 @@ class Collector:
     def _accept_partial(self, kept: list[Group], seen: list[Group]) -> None:
         """The refill budget is spent before the batch is full."""
         rollout = self._config.rollout
-        if rollout.when_spent == "train" and (kept or all(_is_whole(group) for group in seen)):
+        if rollout.when_spent == "train" and (kept or _nothing_left(seen)):
             return
         raise RolloutError(
             f"only {len(kept)} of {len(seen)} groups passed the filter, and the batch needs "
@@ -134,12 +134,11 @@ class Collector:
         )
 
 
-def _is_whole(group: Group) -> bool:
-    """Whether every response has its reward and some came to their end: what a filter rejects has nothing to teach."""
-    responses = group.responses
-    return all(response.reward is not None for response in responses) and any(
-        not response.truncated for response in responses
-    )
+def _nothing_left(seen: list[Group]) -> bool:
+    """Whether groups that no filter passed have nothing to teach: all were judged, and not all were cut off."""
+    responses = [response for group in seen for response in group.responses]
+    judged = all(group.responses for group in seen) and all(one.reward is not None for one in responses)
+    return judged and not all(one.truncated for one in responses)
 
 
 def _in_order(groups: list[Group]) -> list[Group]:
