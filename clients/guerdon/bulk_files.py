@@ -33,9 +33,11 @@ def read_rows(file: Path) -> Iterator[Row]:
     """The rows of a file, or of a folder that `datasets` has saved.
 
     Raises:
-        InvalidRequest: it is of no known kind, or a line is no JSON object.
+        InvalidRequest: it is not there, of no known kind, or a line is no JSON object.
         OSError: it cannot be read.
     """
+    if not file.exists():
+        raise InvalidRequest(f"there is no file {file}")
     if file.is_dir():
         return _saved_rows(file)
     if file.suffix == ".parquet":

@@ -120,6 +120,8 @@ def score(
                 )
             )
             typer.echo(f"{scoring.out}: {summary}", err=True)
+            if summary.failure:
+                typer.echo(f"the first without a reward: {summary.failure}", err=True)
             raise typer.Exit(0 if summary.statuses[Status.OK] == summary.count else 1)
         if file is None:
             samples = [Sample(prompt=prompt, response=response, references=reference or [])]

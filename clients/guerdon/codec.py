@@ -106,10 +106,20 @@ def proto_type(cls: type[Message]) -> type[Proto]:
     return _plan(cls).proto_type
 
 
+#: Pydantic's words that say less than they could.
+_SAID = {
+    "extra_forbidden": "unknown field",
+    "unexpected_keyword_argument": "unknown field",
+}
+
+
 def describe(error: ValidationError) -> str:
     """A validation error as one line: the dotted path of each field and what is wrong with it."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    lines = [f"{dotted(problem['loc'])}: {problem['msg']}" for problem in problems[:MAX_LISTED_PROBLEMS]]
+    lines = [
+        f"{dotted(problem['loc'])}: {_SAID.get(problem['type'], problem['msg'])}"
+        for problem in problems[:MAX_LISTED_PROBLEMS]
+    ]
     if len(problems) > MAX_LISTED_PROBLEMS:
         lines.append(f"and {len(problems) - MAX_LISTED_PROBLEMS} more")
     return "; ".join(lines)

@@ -9,9 +9,9 @@ Where a column is not named, the first of the usual names that the row has is ta
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from guerdon.code_tasks import RowError, code_task
 from guerdon.codec import describe
@@ -45,6 +45,9 @@ class Columns:
     names columns that the service gets as they are; `whole_row` sends all of them as `metadata.row`, from which the
     code service makes the task of many public data sets by itself.
     """
+
+    #: A misspelt field in JSON is refused: else the usual names would be taken without a word.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     prompt: str | None = None
     response: str | None = None

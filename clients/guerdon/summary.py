@@ -10,12 +10,16 @@ from guerdon.types import Result, Status
 
 @dataclass
 class Summary:
-    """How a number of samples fared: results by status, the mean of the values, and time in seconds."""
+    """How a number of samples fared: results by status, the mean of the values, and time in seconds.
+
+    `failure` is the first reason of a sample without value.
+    """
 
     statuses: Counter[Status] = field(default_factory=Counter[Status])
     total: float = 0.0
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
+    failure: str = ""
 
     @classmethod
     def of(cls, results: Iterable[Result], seconds: float = 0.0) -> "Summary":
@@ -30,6 +34,8 @@ class Summary:
         """One more result, at this moment."""
         self.statuses[result.status] += 1
         self.total += result.value or 0.0
+        if result.status is not Status.OK:
+            self.failure = self.failure or result.reason
         self.seconds = time.monotonic() - self.began
 
     @property

@@ -175,6 +175,7 @@ def test_a_mix_of_services(stub: StubService, tmp_path: Path) -> None:
         (["--service", "math"], "is 'stub', not 'math'"),
         (["--columns", '{"references": "gold"}'], "row 1: references: the row has no column 'gold'"),
         (["--columns", "{"], "--columns"),
+        (["--columns", '{"refernces": "answer"}'], "--columns: refernces: unknown field"),
         (["--name", "n"], "a column 'n' already"),
         (["--response", "4"], "either DATA"),
     ],
@@ -187,6 +188,15 @@ def test_what_is_wrong_is_a_sentence(
     assert result.exit_code == 2
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_a_file_that_is_not_there_and_why_rows_have_no_reward(stub: StubService, tmp_path: Path) -> None:
+    result = score(tmp_path / "absent.jsonl", "--url", stub.url)
+    assert result.exit_code == 2
+    assert "there is no file" in result.stderr
+    failed = score(write(tmp_path / "data.jsonl", rows("2", "refused")), "--url", stub.url)
+    [_, row] = read(tmp_path / "data.scored.jsonl")
+    assert f"the first without a reward: {row['reward_reason']}" in failed.stderr
 
 
 def test_an_output_of_other_data_is_not_added_to(stub: StubService, tmp_path: Path) -> None:

@@ -155,7 +155,10 @@ def _stoppable(folder: "RunFolder") -> Iterator[None]:
         )
         raise typer.Exit(_INTERRUPTED) from None
     except RUN_FAILURES as error:
-        typer.echo(f"error: {error}\nLogs of the services: {folder.path / 'logs'}", err=True)
+        typer.echo(f"error: {error}", err=True)
+        logs = folder.path / "logs"
+        if logs.exists():  # services that others started write theirs elsewhere
+            typer.echo(f"Logs of the services: {logs}", err=True)
         raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, previous)

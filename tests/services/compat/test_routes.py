@@ -240,6 +240,8 @@ async def test_a_failure_is_a_status_and_no_number(service: Served, word: str, s
         ("/rm", {"response": 4}, 422, "response"),
         ("/rm?options=no", {"response": "2", "label": "2"}, 422, "options"),
         ('/rm?options={"scal":1}', {"response": "2", "label": "2"}, 422, "scale"),
+        ('/rm?optons={"scale":1}', {"response": "2", "label": "2"}, 422, "did you mean options?"),
+        ("/get_reward?key=a", {"query": ["2"], "labels": ["2"]}, 422, "key"),
         ("/verify", {"response": {}}, 422, "responses_create_params"),
         ("/verify?references=gold", GYM_ROW, 422, "gold"),
         ("/submit_task", {"response": "2", "timeout": -1}, 422, "timeout"),
