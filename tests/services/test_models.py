@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedTokenizerFast
 
 from guerdon import weights
 from guerdon.types import ChatMessage, Sample
@@ -64,6 +64,50 @@ def test_a_plain_folder_is_version_0_until_something_is_published(tmp_path: Path
     for old, new in zip(before, snapshot(followed), strict=True):
         torch.testing.assert_close(new, old + 0.5)
     assert not followed.refresh()
+
+
+@pytest.fixture
+def tiny_mixtral(tmp_path: Path, tiny_llama: Path) -> Path:
+    """A mixture of experts, whose files name each expert while its modules hold all of a layer's in one tensor."""
+    folder = tmp_path / "mixtral"
+    config = MixtralConfig(
+        vocab_size=259,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=3,
+        max_position_embeddings=128,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    MixtralForCausalLM(config).save_pretrained(folder)
+    for path in tiny_llama.glob("tokenizer*"):
+        shutil.copy(path, folder)
+    return folder
+
+
+def test_a_mixture_of_experts_is_followed(tmp_path: Path, tiny_mixtral: Path) -> None:
+    followed = FollowedModel(tiny_mixtral, tmp_path / "weights")
+    publish(tmp_path / "weights", 1, tiny_mixtral, add=0.5)
+    before, module = snapshot(followed), followed.model
+    assert followed.refresh()
+    assert (followed.version, followed.model) == (1, module)
+    for old, new in zip(before, snapshot(followed), strict=True):
+        torch.testing.assert_close(new, old + 0.5)
+
+
+def test_weights_of_another_mixture_leave_the_old_ones_serving(
+    tmp_path: Path, tiny_mixtral: Path, tiny_llama: Path
+) -> None:
+    followed = FollowedModel(tiny_mixtral, tmp_path / "weights")
+    before = snapshot(followed)
+    publish(tmp_path / "weights", 1, tiny_llama)
+    assert not followed.refresh()
+    assert followed.version == 0
+    for old, new in zip(before, snapshot(followed), strict=True):
+        assert torch.equal(old, new)
 
 
 def test_starts_with_the_latest_version_of_a_weights_folder(tmp_path: Path, tiny_llama: Path) -> None:

@@ -6,7 +6,7 @@ Everything is fp32: GSPO's clip range (3e-4) is below the spacing of bf16 log-pr
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.conversion_mapping import get_model_conversion_mapping
 
 
 class WeightsMismatch(Exception):
@@ -107,6 +108,9 @@ def read_weights(model: PreTrainedModel, folder: Path) -> None:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise WeightsMismatch(f"no safetensors file in {folder}")
+    if get_model_conversion_mapping(model, add_legacy=False):
+        _read_converted(model, folder)
+        return
     # With tied weights several names share one tensor, and the file holds only one of them.
     targets = {name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
     targets |= {name: tensor for name, tensor in model.named_buffers() if name in model.state_dict()}
@@ -126,5 +130,29 @@ def read_weights(model: PreTrainedModel, folder: Path) -> None:
             for handle in handles:
                 for name in handle.keys():  # noqa: SIM118
                     targets[name].copy_(handle.get_tensor(name))
+    except Exception as error:
+        raise HalfRead(f"{folder}: {error}") from error
+
+
+def _read_converted(model: PreTrainedModel, folder: Path) -> None:
+    """`read_weights` for a model whose files name other tensors than its modules, as those of many mixtures of experts.
+
+    transformers converts them, which takes the memory of a second model.
+    """
+    answer: Any = type(model).from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+    )
+    loaded, info = cast(tuple[PreTrainedModel, dict[str, Any]], answer)
+    odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
+    source, target = loaded.state_dict(), model.state_dict()
+    odd += [name for name in target if name not in source or source[name].shape != target[name].shape]
+    if odd:
+        raise WeightsMismatch(
+            f"{folder}: {len(odd)} tensors are not those of the model, {odd[0]!r} among them"
+        )
+    try:
+        with torch.no_grad():
+            for name, tensor in target.items():
+                tensor.copy_(source[name])
     except Exception as error:
         raise HalfRead(f"{folder}: {error}") from error
