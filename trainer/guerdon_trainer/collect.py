@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from guerdon.types import Sampling
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.groups import Ask, Group, RolloutError
 from guerdon_trainer.live import LiveView
@@ -104,15 +103,7 @@ class Collector:
         while len(self._opened) < min(most, rollout.groups_in_flight):
             position = self._next()
             question = self._prompts.at(position)
-            sampling = Sampling(
-                n=rollout.group_size,
-                max_new_tokens=rollout.max_new_tokens,
-                temperature=rollout.temperature,
-                top_p=rollout.top_p,
-                top_k=rollout.top_k,
-                stop=rollout.stop,
-                seed=sampling_seed(self._config.seed, step, question.id, position),
-            )
+            sampling = rollout.sampling(sampling_seed(self._config.seed, step, question.id, position))
             oldest = max(0, policy_version - rollout.max_policy_age)
             self._opened.ask(Ask(position, question, sampling, oldest))
 

@@ -19,7 +19,6 @@ from rich.table import Table
 from guerdon import weights
 from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
-from guerdon.types import Sampling
 from guerdon_trainer.config import RunConfig, load_recipe
 from guerdon_trainer.data import load_questions
 from guerdon_trainer.distributed import local_device
@@ -190,15 +189,7 @@ def _asks(config: RunConfig, questions: Sequence[Question]) -> list[Ask]:
     rollout = config.rollout
     asks: list[Ask] = []
     for place, question in enumerate(questions[: min(_PROMPTS, rollout.prompts_per_step)]):
-        sampling = Sampling(
-            n=rollout.group_size,
-            max_new_tokens=rollout.max_new_tokens,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            stop=rollout.stop,
-            seed=sampling_seed(config.seed, 0, question.id, place),
-        )
+        sampling = rollout.sampling(sampling_seed(config.seed, 0, question.id, place))
         asks.append(Ask(place, question, sampling, 0))
     return asks
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from guerdon.types import Options
+from guerdon.types import Options, Sampling
 from guerdon_trainer.config.base import Count, Fraction, Section
 
 #: What the contract lets one request ask for, see `guerdon.types.Sampling`.
@@ -36,6 +36,18 @@ class RolloutConfig(Section):
     #: Groups whose policy is older than this many versions when they would be trained on, the time in queues
     #: included, are dropped and asked for again.
     max_policy_age: Annotated[int, Field(ge=0)] = 0
+
+    def sampling(self, seed: int) -> Sampling:
+        """How one prompt of training is sampled."""
+        return Sampling(
+            n=self.group_size,
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            stop=self.stop,
+            seed=seed,
+        )
 
 
 class EvaluationConfig(Section):
