@@ -168,21 +168,20 @@ class Run:
             )
 
     def batch(self, collected: Collected, process: ProcessRewards | None) -> Batch:
-        """What the step learns from."""
+        """What the step learns from; on the CPU, from where every rank moves it to its device."""
         config = self.config
-        batch = make_batch(
+        return make_batch(
             collected.kept, process, injected=config.injected, mask_truncated=config.loss.mask_truncated
         )
-        return batch.to(self.device)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """One step of learning; returns what to log of it."""
         self._view.progress(f"step {self.state.step + 1}: learning")
         with self._timer.of("learn_s"):
             advantages = advantages_of(self.config, batch)
-            step, cpu = self.state.step + 1, torch.device("cpu")
-            tell(("learn", batch.to(cpu), advantages.to(cpu), step))
-            return self.optimise(batch, advantages, step)
+            learning = (batch, advantages, self.state.step + 1)
+            tell(("learn", *learning))
+            return self.optimise(*learning)
 
     def optimise(self, batch: Batch, advantages: Tensor, step: int) -> dict[str, float]:
         """This rank's part of learning from a batch."""
