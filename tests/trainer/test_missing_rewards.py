@@ -1,6 +1,5 @@
 """A reward that does not come is no reward: it leaves the baseline, gives no gradient, and is counted."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -38,10 +37,6 @@ def verifier(redis_url: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.mark.skipif(
-    os.environ.get("GUERDON_CHAOS") != "full",
-    reason="GUERDON_CHAOS=full runs it: once its verifier was seen to wait for ever for the rest of the batch",
-)
 def test_a_verifier_that_is_killed_amid_a_batch_leaves_no_zero(
     verifier: subprocess.Popen[str], redis_url: str, make_services: Any, make_config: Make, tmp_path: Path
 ) -> None:

@@ -12,8 +12,15 @@ Generate = Callable[[GenerateSample, Sampling], GenerateResult]
 
 @pytest.fixture(scope="session")
 def verifiers(redis_session_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """HTTP addresses of the services math, rules and code."""
-    services = {name: ServiceConfig(settings={"workers": 1}) for name in ("math", "rules", "code")}
+    """HTTP addresses of the services math, rules and code.
+
+    They outlive the test that starts them, so they work on queues of their own: under the usual names they would take
+    the work that a later test queues for a worker of its own.
+    """
+    services = {
+        name: ServiceConfig(queue=f"evaluation-{name}", settings={"workers": 1})
+        for name in ("math", "rules", "code")
+    }
     config = with_addresses(ServicesConfig(services=services))
     specs = process_specs(config, redis_session_url, tmp_path_factory.mktemp("verifiers"))
     with Supervisor(specs) as supervisor:
