@@ -1,16 +1,21 @@
 """What the tests of integrations share: settings out of the way, connections closed, a service that fails on demand."""
 
+import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from pydantic import BaseModel
 
 from guerdon import background
 from guerdon.testing import StubService
 from guerdon.types import Result, Sample, Status, failed
+from guerdon_services.runtime.process import running
+from guerdon_services.runtime.scorer import Batching, ScoreJob, Scorer, ScorerOptions, ScorerSettings
+from guerdon_services.runtime.settings import Address, RuntimeSettings
 
 #: Responses that get no reward, and why.
 FAILURES = {
@@ -42,22 +47,103 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubService]:
         background.stop()
 
 
-#: Where `make peers` puts packages that are tested with and not installed with the rest.
-PEERS = Path(sys.prefix) / "peers"
+class JudgeScorer(Scorer[ScorerSettings, ScorerOptions]):
+    """The same as a service of its own, with the routes of other trainers."""
+
+    name: ClassVar[str] = "judge"
+    version: ClassVar[str] = "1"
+    options_type: ClassVar[type[ScorerOptions]] = ScorerOptions
+
+    def __init__(self) -> None:
+        super().__init__(ScorerSettings())
+        self.batching = Batching(max_wait_ms=0.0)
+
+    def score(self, batch: Sequence[ScoreJob[ScorerOptions]]) -> list[Result]:
+        return [self._one(job.sample) for job in batch]
+
+    def _one(self, sample: Sample) -> Result:
+        judged = judge(sample)
+        return (
+            judged
+            if isinstance(judged, Result)
+            else Result(status=Status.OK, value=judged, reason="compared")
+        )
 
 
 @pytest.fixture
-def peers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Imports a peer's package; skips the test where it is not there."""
+async def judge_url() -> AsyncIterator[str]:
+    """The URL of a service that judges."""
+    async with running(JudgeScorer(), RuntimeSettings(http=Address("127.0.0.1", 0), drain_s=10.0)) as process:
+        assert process.url is not None
+        yield process.url
+
+
+#: Where `make peers` puts packages that are tested with and not installed with the rest (peers.txt).
+PEERS = Path(sys.prefix) / "peers"
+_PEERS = frozenset(
+    {
+        "aiohttp",
+        "areal",
+        "openai",
+        "openrlhf",
+        "omegaconf",
+        "pydantic_config",
+        "ray",
+        "skyrl_gym",
+        "verifiers",
+        "verl",
+    }
+)
+
+
+class Absent(ModuleType):
+    """A module that a peer imports and its reward path does not use: every class it is asked for is there, empty."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name[0].isupper():
+            raise AttributeError(name)
+        return type(name, (BaseModel,), {"__module__": self.__name__})
+
+
+class Peers:
+    """Imports a peer's modules as they are, without what stands around them: Ray, CUDA kernels, web stacks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+
+    def __call__(
+        self, name: str, *, bare: tuple[str, ...] = (), absent: tuple[str | ModuleType, ...] = ()
+    ) -> ModuleType:
+        """The module; skips the test where its package is not there.
+
+        The `__init__` of `bare` packages is not run. `absent` modules are empty, or stand in for those of their name.
+        """
+        if not (PEERS / name.partition(".")[0]).exists():
+            pytest.skip(f"{name} comes with `make peers`")
+        # At the end: wheels of verl and NeMo Gym bring packages called `tests` and `scripts`.
+        self._patch.setattr(sys, "path", [*sys.path, str(PEERS)])
+        for package in bare:
+            module = Absent(package)
+            module.__path__ = [str(PEERS / package.replace(".", "/"))]
+            self._place(module)
+        for one in absent:
+            self._place(Absent(one) if isinstance(one, str) else one)
+        return importlib.import_module(name)
+
+    def _place(self, module: ModuleType) -> None:
+        self._patch.setitem(sys.modules, module.__name__, module)
+        parent, _, child = module.__name__.rpartition(".")
+        if parent in sys.modules:
+            self._patch.setattr(sys.modules[parent], child, module, raising=False)
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peers]:
+    """Imports peers; what they loaded is gone after the test."""
     before = set(sys.modules)
-
-    def load(name: str) -> ModuleType:
-        monkeypatch.syspath_prepend(PEERS)
-        return pytest.importorskip(name, reason=f"{name} comes with `make peers`")
-
-    yield load
+    yield Peers(monkeypatch)
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in {"skyrl_gym", "openrlhf"}:
+        if name.partition(".")[0] in _PEERS:
             del sys.modules[name]
 
 

@@ -1,8 +1,9 @@
 """verifiers' contract, as of 0.4.0, and that of its Rubrics, as of 0.1.14.
 
-The package brings a stack of its own (anthropic, openai, prime-*). `Task.score` calls a plugged function by the names
-of its parameters, out of `task`, `trace` and, unless it is wanted without a default, `runtime`; what it raises becomes
-a TaskError. The Rubric of older versions catches what a function raises and counts 0.0.
+The package brings a stack of its own (anthropic, openai, prime-*). Its `Task` runs here as it is where `make peers` has
+installed it: it loads a plugged function by its path, calls it by the names of its parameters, out of `task`, `trace`
+and, unless it is wanted without a default, `runtime`, and makes a TaskError of what it raises. The Rubric of older
+versions catches what a function raises and counts 0.0.
 """
 
 import inspect
@@ -92,3 +93,47 @@ async def test_the_rubric_lets_failures_pass(stub: StubService, monkeypatch: pyt
     with pytest.raises(GuerdonError, match="unavailable"):
         await scoring.score_rollout(state)
     assert "reward" not in state
+
+
+#: What verifiers' tasks import beside what they score with.
+NOT_SCORED_WITH = (
+    "openai",
+    "verifiers.v1.clients",
+    "verifiers.v1.configs.env",
+    "verifiers.v1.configs.taskset",
+    "verifiers.v1.env",
+    "verifiers.v1.envs",
+    "verifiers.v1.envs.single_agent",
+    "verifiers.v1.harness",
+    "verifiers.v1.taskset",
+)
+
+
+class Trace(SimpleNamespace):
+    """A trace of verifiers', as far as a task that scores sees it."""
+
+    def __init__(self, reply: str) -> None:
+        super().__init__(last_reply=reply, metrics={}, rewards={})
+
+    def record_reward(self, name: str, value: float, weight: float) -> None:
+        self.rewards[name] = (value, weight)
+
+
+async def test_verifiers_own_task(peers: Any, stub: StubService) -> None:
+    packages = ("verifiers", "verifiers.v1", "verifiers.v1.configs", "verifiers.v1.utils")
+    judges = ModuleType("verifiers.v1.judge")
+    vars(judges).update(Judge=object, judge_config_cls=None)
+    module = peers("verifiers.v1.task", bare=packages, absent=(*NOT_SCORED_WITH, judges))
+    plugged = {"fn": "guerdon.integrations.verifiers:reward", "weight": 0.5}
+    config = module.TaskConfig(rewards={"guerdon": plugged})
+    data = module.WireTaskData(prompt="1+1", answer="2")
+    task = module.Task(data, config)
+    trace = Trace("2")
+    await task.score(trace)
+    assert trace.rewards == {"guerdon": (1.0, 0.5)}
+    for word in ("timeout", "overloaded", "unavailable", "internal", "invalid"):
+        trace = Trace(word)
+        with pytest.raises(module.TaskError, match=f"{word}, said the test"):
+            await task.score(trace)
+        # The trace has an error, and no number.
+        assert trace.rewards == {"guerdon": None}

@@ -1,8 +1,8 @@
 """verl's contract, as of 0.9.1: keyword arguments, one dict of the same keys for all, an exception ends the run.
 
-verl itself needs Ray and pins an older transformers, so that its side is written down here: `naive` of its reward
-managers calls `compute_score` this way, `RewardLoopManager._postprocess` indexes the keys of the first sample in all,
-and `RewardManagerBase` has the two methods that `verl_process` overrides.
+verl itself needs Ray and pins an older transformers. Its reward loader and reward managers run here as they are, where
+`make peers` has installed them, without Ray; elsewhere its side is written down: `RewardLoopManager._postprocess`
+indexes the keys of the first sample in all, and `RewardManagerBase` has the two methods that `verl_process` overrides.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from guerdon.errors import GuerdonError, Overloaded, Unavailable
 from guerdon.integrations import verl
 from guerdon.testing import StubService
 from guerdon.types import Result, Sample, ScoreRequest, Status, failed
+
+FAILURES = ("timeout", "overloaded", "unavailable", "internal_error", "invalid_input")
 
 
 def call(solution: str, **kwargs: Any) -> Any:
@@ -97,14 +99,14 @@ def verl_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 class Data:
     """verl's DataProto, as far as it is read."""
 
-    def __init__(self, rows: list[dict[str, torch.Tensor]]) -> None:
-        self.rows = rows
+    def __init__(self, rows: list[dict[str, torch.Tensor]], **columns: Any) -> None:
+        self.rows, self.columns = rows, {"reward_scores": {"outcome": 1.0}, **columns}
         self.batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def __getitem__(self, which: Any) -> Any:
         if isinstance(which, slice):
-            return Data(self.rows[which])
-        return SimpleNamespace(batch=self.rows[which], non_tensor_batch={"reward_scores": {"outcome": 1.0}})
+            return Data(self.rows[which], **self.columns)
+        return SimpleNamespace(batch=self.rows[which], non_tensor_batch=self.columns)
 
 
 def row(prompt: list[int], response: list[int]) -> dict[str, torch.Tensor]:
@@ -155,3 +157,68 @@ async def test_token_rewards_on_their_tokens(stub: StubService, verl_process: Mo
 def test_overload_is_named() -> None:
     with pytest.raises(Overloaded, match="no reward: overloaded: full"):
         verl.scored(failed(Status.OVERLOADED, "full"), None)
+
+
+@pytest.fixture
+def verl_reward(peers: Any) -> ModuleType:
+    """verl's own reward loader, with its reward managers beside it."""
+    loop = "verl.experimental.reward_loop"
+    managers = f"{loop}.reward_manager"
+    packages = ("verl", "verl.utils", "verl.trainer", "verl.trainer.ppo", "verl.experimental", loop, managers)
+    registry: Any = peers(f"{managers}.registry", bare=packages, absent=("ray", "omegaconf"))
+    vars(sys.modules[managers]).update(
+        register=registry.register, get_reward_manager_cls=registry.get_reward_manager_cls
+    )
+    importlib.import_module(f"{managers}.naive")
+    return importlib.import_module("verl.trainer.ppo.reward")
+
+
+def verl_config(url: str, **manager: Any) -> Any:
+    """What the pages' lines make of verl's configuration."""
+    function = {
+        "path": "pkg://guerdon.integrations.verl",
+        "name": "compute_score",
+        "reward_kwargs": {"url": url},
+    }
+
+    class Section(dict[str, Any]):
+        reward_manager = SimpleNamespace(**manager)
+
+    return SimpleNamespace(
+        reward=Section(custom_reward_function=function, reward_kwargs={"url": url, "timeout_s": 60})
+    )
+
+
+async def test_verls_own_loader_and_manager(verl_reward: Any, stub: StubService) -> None:
+    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: " ".join(map(str, ids.tolist())))
+    config = verl_config(stub.url, source="register", name="naive")
+    manager = verl_reward.load_reward_manager(config, tokenizer)
+    columns = {"data_source": "gsm8k", "reward_model": {"ground_truth": "2"}, "extra_info": {}}
+    rows = [row([5, 6], [1, 2, 3]), row([5], [7])]
+    outputs = [await manager.run_single(Data([one], **columns)) for one in rows]
+    assert [output["reward_score"] for output in outputs] == [1.0, 0.0]
+    assert [set(output["reward_extra_info"]) for output in outputs] == [{"score", "acc", "reward_valid"}] * 2
+    for status in map(Status, FAILURES):
+        stub.score = lambda _, status=status: failed(status, "said the test")
+        with pytest.raises(GuerdonError, match=f"no reward: {status}"):
+            await manager.run_single(Data([rows[0]], **columns))
+
+
+async def test_verls_own_base_of_a_manager(verl_reward: Any, stub: StubService) -> None:
+    stub.score = per_token
+    config = verl_config(
+        stub.url,
+        source="importlib",
+        name="ProcessRewardManager",
+        module=SimpleNamespace(path="pkg://guerdon.integrations.verl_process"),
+    )
+    sys.modules.pop("guerdon.integrations.verl_process", None)
+    try:
+        manager = verl_reward.load_reward_manager(config, None, reward_router_address=None)
+        data = Data([row([5], [1, 2, 3])])
+        output = await manager.run_single(data)
+        assert manager.assemble_rm_scores(data, [output["reward_score"]]).tolist() == [[0.5, 1.0, 1.5, 0.0]]
+        with pytest.raises(Unavailable, match="gone"):
+            await manager.run_single(Data([row([5], [9])]))
+    finally:
+        sys.modules.pop("guerdon.integrations.verl_process", None)
