@@ -31,7 +31,7 @@ test: $(VENV)/.installed-dev $(VENV)/.smollm2 $(VENV)/.peers  ## Run every test,
 chaos: $(VENV)/.installed-dev  ## Run the tests under fire in full: thousands of requests, processes killed every second
 	GUERDON_CHAOS=full $(BIN)/python -m pytest tests/chaos $(ARGS)
 
-check: $(VENV)/.installed-dev  ## Lint, types, import rules, generated code
+check: $(VENV)/.installed-dev  ## Lint, types, import rules, generated code, manifests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -41,6 +41,10 @@ check: $(VENV)/.installed-dev  ## Lint, types, import rules, generated code
 	  diff -r -x __init__.py -x __pycache__ "$$generated/guerdon/v1" clients/guerdon/v1 && \
 	  echo "generated code is up to date"
 	@$(MAKE) -s client-alone
+	@$(MAKE) -s manifests
+
+manifests: $(BIN)/python  ## Render the chart, compare with deploy/manifests, validate and scan; ARGS=--write renders anew
+	$(BIN)/python deploy/checks/check.py $(ARGS)
 
 client-alone: $(VENV)/.installed-dev  ## Install the client's wheel alone in an empty environment and use it
 	@alone=$$(mktemp -d) && trap 'rm -rf "$$alone"' EXIT && \
@@ -111,4 +115,4 @@ $(VENV)/.peers: $(VENV)/.installed-dev $(PEERS)
 
 peers: $(VENV)/.peers  ## Install the packages of other trainers that only tests import
 
-.PHONY: peers help run test chaos check client-alone proto benchmark experiments install clean
+.PHONY: peers help run test chaos check manifests client-alone proto benchmark experiments install clean

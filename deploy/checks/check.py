@@ -1,0 +1,122 @@
+"""Renders the chart and checks what comes out, offline: python deploy/checks/check.py [--write]
+
+Helm renders each values file; the result must be what deploy/manifests holds (--write puts it there). Every object,
+also those of further variants, is validated for several Kubernetes releases, scanned by checkov, and the alert rules
+are parsed by promtool where it is to be had.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tools import Tools, fetch
+
+DEPLOY = Path(__file__).resolve().parent.parent
+CHART = DEPLOY / "helm/guerdon"
+MANIFESTS = DEPLOY / "manifests"
+CHECKS = DEPLOY / "checks"
+#: What deploy/manifests holds, by values file.
+PLAIN = ("cpu", "gpu", "verifiers-only")
+DIGEST = f"sha256:{'0' * 64}"
+#: Rendered for the checks alone: the values file, and what is set beside it.
+VARIANTS = {
+    "hpa": ("gpu", "autoscaling=hpa"),
+    "external": (
+        "verifiers-only",
+        "redis.enabled=false,redis.external.address=redis.example:6380,redis.external.tls=true,"
+        "redis.external.cidr=10.0.0.5/32,redis.external.port=6380,tls.secret=guerdon-tls",
+    ),
+    "reference": (
+        "cpu",
+        "data.claim=models,services.reference_reward.data.mount=true,"
+        "services.reference_reward.network.store=true,services.reference_reward.settings.model=/data/models/base,"
+        "networkPolicy.store.cidrs={10.0.0.0/8},networkPolicy.clientNamespaces={trainers},"
+        "networkPolicy.otlp.namespace=tracing,image.pullSecrets={registry}",
+    ),
+    "digests": ("verifiers-only", f"serviceDefaults.image.digest={DIGEST}"),
+}
+
+
+def main() -> int:
+    """0 when all is well; each mistake is printed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write deploy/manifests anew")
+    write = parser.parse_args().write
+    tools = fetch()
+    with tempfile.TemporaryDirectory() as folder:
+        rendered = Path(folder)
+        for name in PLAIN:
+            (rendered / f"{name}.yaml").write_text(render(tools, name))
+        if write:
+            for name in PLAIN:
+                shutil.copy(rendered / f"{name}.yaml", MANIFESTS)
+        passed = _same(rendered)
+        for name, (values, settings) in VARIANTS.items():
+            (rendered / f"{name}.yaml").write_text(render(tools, values, "--set", settings))
+        shutil.copy(MANIFESTS / "namespace.yaml", rendered)
+        files = sorted(rendered.glob("*.yaml"))
+        passed &= "@sha256:" in (rendered / "digests.yaml").read_text()
+        passed &= all([_run(command) for command in _commands(tools, rendered, files)])
+    return 0 if passed else 1
+
+
+def render(tools: Tools, values: str, *options: str) -> str:
+    """What helm makes of a values file, for release and namespace `guerdon`."""
+    command = [
+        tools.helm,
+        "template",
+        "guerdon",
+        CHART,
+        "-n",
+        "guerdon",
+        "-f",
+        CHART / f"values-{values}.yaml",
+    ]
+    result = subprocess.run([*command, *options], capture_output=True, text=True)
+    if result.returncode:
+        raise SystemExit(f"helm cannot render {values} {options}: {result.stderr}")
+    return result.stdout
+
+
+def _same(rendered: Path) -> bool:
+    stale = [
+        name
+        for name in PLAIN
+        if not (kept := MANIFESTS / f"{name}.yaml").exists()
+        or kept.read_text() != (rendered / f"{name}.yaml").read_text()
+    ]
+    if stale:
+        print(
+            f"deploy/manifests is not what the chart gives ({', '.join(stale)}): make manifests ARGS=--write"
+        )
+    return not stale
+
+
+def _commands(tools: Tools, rendered: Path, files: list[Path]) -> list[list[str | Path]]:
+    commands: list[list[str | Path]] = [
+        [tools.helm, "lint", "--quiet", "--strict", CHART, "-f", CHART / f"values-{name}.yaml"]
+        for name in PLAIN
+    ]
+    commands.append([tools.python, CHECKS / "validate.py", *files])
+    scan = [tools.checkov, "--directory", rendered, "--config-file", CHECKS / "checkov.yaml"]
+    commands.append([*scan, "--framework", "kubernetes", "--skip-download", "--compact", "--quiet"])
+    if tools.promtool:
+        commands.append([tools.promtool, "check", "rules", CHART / "files/alerts.yaml"])
+    else:
+        print("promtool is not to be had here: the alert rules are not parsed")
+    return commands
+
+
+def _run(command: list[str | Path]) -> bool:
+    """Whether a command is content; what it says is shown in one line then, in full otherwise."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = result.stdout if result.returncode else " ".join(result.stdout.split()) or "nothing to say"
+    print(f"{Path(command[0]).name}: {said}", flush=True)
+    return result.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
