@@ -17,16 +17,16 @@
         weight: 1.0
         counts_as: {timeout: 0.0}         # stated: an answer that no one can check in time is wrong
 
-`mix` is the arithmetic alone, without I/O: a trainer that has the results already uses the same.
+`mix` is the arithmetic alone, without I/O, and `in_turn` the order of asking: the trainer's recipes use the same two.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -46,11 +46,20 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Annotated[str, Field(min_length=1)]
+    #: 0 without a gate only measures: where it has no value, nothing else is lost.
     weight: float = 1.0
     #: Where the value is below, this part's weighted value is the last that counts.
     gate: float | None = None
     #: Values for results without one, by status; the statuses that are the infrastructure's fault cannot be named.
     counts_as: dict[Attributable, float] = {}
+
+    @property
+    def only_measures(self) -> bool:
+        """Whether no sum depends on its value."""
+        return self.weight == 0 and self.gate is None
+
+
+PartT = TypeVar("PartT", bound=Part)
 
 
 class Source(BaseModel):
@@ -107,12 +116,18 @@ def mix(parts: Sequence[Part], results: Sequence[Result | None]) -> Mixed:
 
     A part that counts and has no value, neither its own nor one of `counts_as`, leaves the whole without: a sum of
     the others would be another reward. Results after a closed gate do not matter and may be None.
+
+    Raises:
+        ValueError: a part that counts has no result.
     """
     total, values, reasons = 0.0, dict[str, float](), list[str]()
     for part, result in zip(parts, results, strict=True):
         if result is None:
             raise ValueError(f"part {part.name} counts, and has no result")
         value = counted(part, result)
+        if value is None and part.only_measures:
+            reasons.append(f"{part.name} has no value ({result.status}), and weighs nothing")
+            continue
         if value is None:
             return Mixed(None, result.status, f"{part.name}: {result.reason}", values)
         values[part.name] = value
@@ -133,6 +148,38 @@ def counted(part: Part, result: Result) -> float | None:
     if result.status is Status.TIMEOUT and not (result.scorer and result.exec_ms > 0):
         return None
     return next((value for status, value in part.counts_as.items() if status == result.status), None)
+
+
+async def in_turn(
+    parts: Sequence[PartT],
+    samples: Sequence[Sample],
+    ask: Callable[[PartT, list[Sample]], Awaitable[list[Result]]],
+) -> list[list[Result | None]]:
+    """Each sample's results, one per part, to be mixed; None where it was not asked for.
+
+    Parts are asked side by side; those after a gate once it has answered, and only for the samples it lets through.
+    """
+    table: list[list[Result | None]] = [[None] * len(parts) for _ in samples]
+    passing = list(range(len(samples)))
+    for segment in _segments(parts):
+        asked = [samples[row] for row in passing]
+        columns = await asyncio.gather(*(ask(parts[index], asked) for index in segment))
+        for index, column in zip(segment, columns, strict=True):
+            for row, result in zip(passing, column, strict=True):
+                table[row][index] = result
+        gate = segment[-1]
+        passing = [row for row in passing if _opens(parts[gate], table[row][gate])]
+        if not passing:
+            break
+    return table
+
+
+def or_backup(first: Result, instead: Result) -> Result:
+    """What stands for a result without value, once the backup has answered too."""
+    if instead.value is None:
+        return first
+    note = f"of the backup, for the first is {first.status}; {instead.reason}"
+    return instead.model_copy(update={"reason": note})
 
 
 class Rewards:
@@ -170,16 +217,7 @@ class Rewards:
 
     async def score_one(self, sample: Sample) -> Result:
         """The mix of one sample; raises as `Bulk.score_one` does."""
-        results: list[Result | None] = [None] * len(self.parts)
-        for segment in _segments(self.parts):
-            asked = [self.parts[index] for index in segment]
-            answers = await asyncio.gather(*(self._ask(part, sample) for part in asked))
-            for index, answer in zip(segment, answers, strict=True):
-                results[index] = answer
-            last = self.parts[segment[-1]]
-            value = counted(last, answers[-1])
-            if last.gate is not None and (value is None or value < last.gate):
-                break
+        [results] = await in_turn(self.parts, [sample], self._ask)
         return _result(self.parts, results, sample)
 
     async def score(self, samples: Sequence[Sample]) -> list[Result]:
@@ -213,15 +251,16 @@ class Rewards:
         self._stack.push_async_callback(bulk.aclose)
         return bulk
 
-    async def _ask(self, part: RewardPart, sample: Sample) -> Result:
+    async def _ask(self, part: RewardPart, samples: Sequence[Sample]) -> list[Result]:
         first, backup = self._judges[part.name]
-        result = await first.score_one(sample)
-        if result.value is None and backup is not None:
-            instead = await backup.score_one(sample)
-            if instead.value is not None:
-                note = f"of the backup, for the first is {result.status}; {instead.reason}"
-                return instead.model_copy(update={"reason": note})
-        return result
+
+        async def one(sample: Sample) -> Result:
+            result = await first.score_one(sample)
+            if result.value is not None or backup is None:
+                return result
+            return or_backup(result, await backup.score_one(sample))
+
+        return await asyncio.gather(*map(one, samples))
 
 
 def parts_from_yaml(file: str | Path) -> list[RewardPart]:
@@ -245,6 +284,14 @@ def _segments(parts: Sequence[Part]) -> list[list[int]]:
         if part.gate is not None and index + 1 < len(parts):
             segments.append([])
     return segments
+
+
+def _opens(part: Part, result: Result | None) -> bool:
+    """Whether what comes after a part is asked for."""
+    if part.gate is None:
+        return True
+    value = None if result is None else counted(part, result)
+    return value is not None and value >= part.gate
 
 
 def _result(parts: Sequence[RewardPart], results: Sequence[Result | None], sample: Sample) -> Result:

@@ -43,6 +43,15 @@ def test_a_closed_gate_ends_the_sum_whatever_comes_after() -> None:
         assert "below its gate" in mixed.reason
 
 
+def test_a_part_of_weight_0_without_a_gate_only_measures() -> None:
+    measure = Part(name="length", weight=0)
+    mixed = mix([measure, RIGHT], [failed(Status.INVALID_INPUT, "no"), ok(0.5)])
+    assert (mixed.value, mixed.status, mixed.values) == (0.5, Status.OK, {"right": 0.5})
+    assert "length has no value (invalid_input)" in mixed.reason
+    gate = Part(name="format", weight=0, gate=1.0)
+    assert mix([gate, RIGHT], [failed(Status.INVALID_INPUT, "no"), ok(0.5)]).value is None
+
+
 def test_a_stated_value_counts_only_for_what_the_sample_may_bring_about() -> None:
     part = Part(name="right", counts_as={"timeout": 0.0, "invalid_input": -1.0})
     assert mix([part], [TIMED_OUT]).value == 0.0

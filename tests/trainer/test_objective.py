@@ -273,7 +273,7 @@ def test_a_custom_template_of_another_type_is_left_to_the_service(make_config: M
         ((*PLAIN, "advantage=null"), "loss nft needs advantage null"),
         (
             (*PLAIN, "loss={name: nft}", "advantage=null"),
-            "loss nft learns from the first entry of rewards alone",
+            "loss nft learns from math alone, which says how right a response is",
         ),
         (
             (*PLAIN, "advantage={name: reinforce_pp}", "loss={name: gspo}"),

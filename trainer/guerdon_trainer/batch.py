@@ -24,7 +24,7 @@ class Batch:
     and give no gradient. Their rewards are NaN: were one read by mistake, the loss would show it. `learned_B` marks
     the valid responses that also give a gradient: all but truncated ones, where the loss masks those.
 
-    `outcomes_B` is correctness, the first outcome reward; `rewards_B` the weighted sum of all. The tokens under
+    `outcomes_B` is correctness; `rewards_B` the mix of all outcome rewards. The tokens under
     `reference_BT` are those of a reference that took the place of the sampled answer, and `weights_B` what its
     likelihood counts (VeriFree's R); other losses have none.
     """

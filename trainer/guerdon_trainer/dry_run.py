@@ -19,7 +19,7 @@ from rich.table import Table
 from guerdon import weights
 from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
-from guerdon_trainer.config import RunConfig, load_recipe
+from guerdon_trainer.config import RewardConfig, RunConfig, load_recipe
 from guerdon_trainer.data import load_questions
 from guerdon_trainer.distributed import local_device
 from guerdon_trainer.groups import Ask, Group, RolloutError
@@ -27,8 +27,9 @@ from guerdon_trainer.launch import READY_TIMEOUT_S, RUN_FAILURES, ensure_policy
 from guerdon_trainer.memory import available_memory, estimate_memory
 from guerdon_trainer.model import load_policy
 from guerdon_trainer.questions import Question, sampling_seed
-from guerdon_trainer.rollouts import Rollouts, ServiceClient, connect
+from guerdon_trainer.rollouts import Rollouts, connect
 from guerdon_trainer.run_folder import RunFolder, refuse_changes
+from guerdon_trainer.service_calls import ServiceClient
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.trackers import check_trackers
 
@@ -112,7 +113,7 @@ def _check_files(checks: Checks, config: RunConfig, trial: RunConfig) -> None:
     with checks.of("recipe") as found:
         advantage = config.advantage.name if config.advantage else "none"
         found += [f"loss {config.loss.name}", f"advantage {advantage}"]
-        found += [f"{reward.service} ({reward.role}, weight {reward.weight:g})" for reward in config.rewards]
+        found += [f"{reward.name} ({reward.role}, weight {reward.weight:g})" for reward in config.rewards]
         check_trackers(config.tracking)
     folder = RunFolder(config.run_folder)
     with checks.of("run folder") as found:
@@ -178,10 +179,10 @@ def _check_rewards(
             if not any(group.responses for group in groups):
                 raise RolloutError(f"no prompt was answered. {rollouts.explanation()}")
         for reward in config.outcome_rewards:
-            with checks.of(reward.service) as found:
-                found += _rewarded(groups, reward.service)
+            with checks.of(reward.name) as found:
+                found += _rewarded(groups, reward)
         if config.process is not None:
-            with checks.of(config.process.service) as found:
+            with checks.of(config.process.name) as found:
                 found += _process(rollouts, groups, updates=updates)
 
 
@@ -206,8 +207,11 @@ def _sampled(groups: Sequence[Group], seconds: float) -> list[str]:
     ]
 
 
-def _rewarded(groups: Sequence[Group], service: str) -> list[str]:
-    results = [response.results[service] for group in groups for response in group.responses]
+def _rewarded(groups: Sequence[Group], reward: RewardConfig) -> list[str]:
+    responses = [response for group in groups for response in group.responses]
+    results = [one.results[reward.name] for one in responses if reward.name in one.results]
+    if not results:
+        return ["asked for no response: a gate before it was closed"]
     values = [result.value for result in results if result.value is not None]
     failed = [result for result in results if result.value is None]
     if not values:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from guerdon.rewards import counted, mix
 from guerdon.types import GenerateResult, Result, Rollout, Sample, Sampling, Status
-from guerdon_trainer.config import RewardConfig
+from guerdon_trainer.config import RunConfig
 from guerdon_trainer.questions import Question
 
 
@@ -27,10 +28,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Response:
-    """One rollout with what each outcome service said of it.
+    """One rollout with what each outcome reward that was asked said of it, by name.
 
-    `outcome` is its correctness, the first outcome reward; `reward` the weighted sum of all, None when one has no
-    value. One of weight 0 only measures and may lack: then `outcome` may be None although there is a reward.
+    `outcome` is its correctness, `reward` what `guerdon.rewards.mix` makes of all; None where there is none.
+    Correctness of weight 0 only measures and may lack: then `outcome` may be None although there is a reward.
     """
 
     id: str
@@ -93,20 +94,20 @@ def sample_of(ask: Ask, generated: GenerateResult, number: int) -> Sample:
     )
 
 
-def judged(
-    rewards: Sequence[RewardConfig],
-    needed: frozenset[str],
-    id: str,
-    rollout: Rollout,
-    results: Sequence[Result],
-) -> Response:
-    """A response with one result per outcome reward; without the value of a `needed` service it has no reward."""
-    by_service = {reward.service: result for reward, result in zip(rewards, results, strict=True)}
-    total = None
-    if all(by_service[service].value is not None for service in needed):
-        values = [(reward.weight, by_service[reward.service].value) for reward in rewards]
-        total = sum((weight * value for weight, value in values if value is not None), 0.0)
-    return Response(id, rollout, by_service, outcome=results[0].value, reward=total)
+def judged(config: RunConfig, id: str, rollout: Rollout, results: Sequence[Result | None]) -> Response:
+    """A response with one result per outcome reward, None for those that a closed gate kept from being asked."""
+    rewards = config.outcome_rewards
+    mixed = mix(rewards, results)
+    asked = {
+        reward.name: result for reward, result in zip(rewards, results, strict=True) if result is not None
+    }
+    correctness = config.correctness_reward
+    if correctness.name in asked:
+        outcome = counted(correctness, asked[correctness.name])
+    else:  # what a gate stops is not right; where the gate itself has no value, nobody knows
+        outcome = None if mixed.value is None else 0.0
+    lacking = any(name in asked and name not in mixed.values for name in config.needed_rewards)
+    return Response(id, rollout, asked, outcome, reward=None if lacking else mixed.value)
 
 
 def check_correctness(responses: Sequence[Response], service: str, needed_by: str) -> None:
@@ -118,8 +119,8 @@ def check_correctness(responses: Sequence[Response], service: str, needed_by: st
     for response in responses:
         if response.outcome is not None and not 0 <= response.outcome <= 1:
             raise RolloutError(
-                f"{service} gave response {response.id} the value {response.outcome:g}. As the first entry of rewards "
-                f"it says how right a response is, which {needed_by} needs in [0, 1]: put one that does so first"
+                f"{service} gave response {response.id} the value {response.outcome:g}. As the recipe's correctness it "
+                f"says how right a response is, which {needed_by} needs in [0, 1]: name one that does so in correctness"
             )
 
 

@@ -18,8 +18,9 @@ from guerdon_trainer.groups import RolloutError
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.prepare import prepare_policy
 from guerdon_trainer.report import write_report
-from guerdon_trainer.rollouts import ServiceClient, connect, take_over
+from guerdon_trainer.rollouts import connect, take_over
 from guerdon_trainer.run_folder import FolderRefused, RunFolder, write_whole
+from guerdon_trainer.service_calls import ServiceClient
 from guerdon_trainer.service_stats import FailureBudgetExceeded
 from guerdon_trainer.trackers import TrackerMissing
 from guerdon_trainer.train import Run, follow, train

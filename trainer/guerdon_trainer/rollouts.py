@@ -19,26 +19,24 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 from guerdon.client import AsyncClient
 from guerdon.errors import ServiceFailure
 from guerdon.queue import withdraw
+from guerdon.rewards import counted, in_turn, or_backup
 from guerdon.types import (
     GenerateResult,
     GenerateSample,
-    Options,
     Result,
     Sample,
-    Sampling,
     ServiceInfo,
     Status,
     UpdateRequest,
     UpdateResponse,
-    VersionsResponse,
     failed,
 )
-from guerdon_trainer.config import RewardConfig, RunConfig
+from guerdon_trainer.config import RewardConfig, RunConfig, SourceConfig
 from guerdon_trainer.groups import (
     Ask,
     Group,
@@ -53,50 +51,20 @@ from guerdon_trainer.groups import (
     token_rewards_of,
 )
 from guerdon_trainer.run_folder import write_whole
-from guerdon_trainer.service_calls import LoopThread, ServiceCalls
+from guerdon_trainer.service_calls import LoopThread, ServiceCalls, ServiceClient
 from guerdon_trainer.service_stats import FailureBudget, ServiceStats
 
 
-class ServiceClient(Protocol):
-    """What the trainer needs of `guerdon.AsyncClient`."""
-
-    async def score(
-        self,
-        samples: Sequence[Sample],
-        *,
-        options: Options | None = None,
-        min_version: int | None = None,
-        timeout_s: float | None = None,
-        key: str | None = None,
-    ) -> list[Result]: ...
-
-    async def generate(
-        self,
-        samples: Sequence[GenerateSample],
-        sampling: Sampling,
-        *,
-        min_version: int | None = None,
-        timeout_s: float | None = None,
-    ) -> list[GenerateResult]: ...
-
-    async def update(self, request: UpdateRequest, *, timeout_s: float | None = None) -> UpdateResponse: ...
-
-    async def versions(self) -> VersionsResponse: ...
-
-    async def info(self) -> ServiceInfo: ...
-
-    async def aclose(self) -> None: ...
-
-
 def connect(config: RunConfig, redis_url: str) -> dict[str, AsyncClient]:
-    """A client over the queue for every service that the recipe uses or starts.
+    """A client for every service that the recipe uses or starts, over the queue unless it has a URL.
 
     The clients themselves do not retry: failures are repeated, and counted, here.
     """
-    timeout_s = config.failures.timeout_s
     return {
-        name: AsyncClient(redis_url, service=queue, timeout_s=timeout_s, retries=0)
-        for name, queue in _queues(config).items()
+        name: AsyncClient(
+            source.url or redis_url, service=source.service, timeout_s=config.failures.timeout_s, retries=0
+        )
+        for name, source in config.sources.items()
     }
 
 
@@ -111,20 +79,13 @@ def take_over(clients: Mapping[str, AsyncClient], config: RunConfig, redis_url: 
     earlier: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
 
     async def withdraw_all() -> int:
-        return sum([await withdraw(redis_url, queue, client_id) for queue, client_id in earlier.items()])
+        return sum([await withdraw(redis_url, queue, client_id) for client_id, queue in earlier.items()])
 
     withdrawn = asyncio.run(withdraw_all())
-    queues = _queues(config)
-    names = {queues[name]: client.client_id for name, client in clients.items()}
+    queues = {name: source.service for name, source in config.sources.items() if source.url is None}
+    names = {clients[name].client_id: queue for name, queue in queues.items()}
     write_whole(record, json.dumps(names))
     return withdrawn
-
-
-def _queues(config: RunConfig) -> dict[str, str]:
-    """The queue of each service that the recipe uses or starts."""
-    names = {config.rollout.service, *(reward.service for reward in config.rewards), *config.services}
-    given = {name: service.queue or name for name, service in config.services.items()}
-    return {name: given.get(name, name) for name in sorted(names)}
 
 
 class Rollouts:
@@ -222,7 +183,7 @@ class Rollouts:
     def process_version(self) -> int:
         """The PRM's current version; 0 without one."""
         reward = self._config.process
-        return self._loop.run(self._clients[reward.service].versions()).current if reward else 0
+        return self._loop.run(self._clients[reward.name].versions()).current if reward else 0
 
     def greet(self, *, count: bool = True) -> dict[str, ServiceInfo]:
         """What every service says of itself; with `count` the answers count among those of the run.
@@ -269,24 +230,47 @@ class Rollouts:
         samples = [sample_of(ask, generated, number) for number in range(len(generated.rollouts))]
         version = generated.rollouts[0].model_version
         key = f"{self._key}:{version}:{ask.position}" if self._key else None
-        rewards, needed = self._config.outcome_rewards, self._config.needed_rewards
-        columns = await asyncio.gather(*(self._score(reward, samples, key, version) for reward in rewards))
+        table = await in_turn(
+            self._config.outcome_rewards,
+            samples,
+            lambda reward, asked: self._score(reward, asked, key, version),
+        )
         responses = [
-            judged(rewards, needed, str(sample.id), rollout, results)
-            for sample, rollout, *results in zip(samples, generated.rollouts, *columns, strict=True)
+            judged(self._config, str(sample.id), rollout, results)
+            for sample, rollout, results in zip(samples, generated.rollouts, table, strict=True)
         ]
         if self._config.counts_on_correctness:
-            check_correctness(responses, rewards[0].service, self._config.counts_on_correctness)
+            name = self._config.correctness_reward.name
+            check_correctness(responses, name, self._config.counts_on_correctness)
         return responses
 
     async def _score(
         self, reward: RewardConfig, samples: Sequence[Sample], key: str | None, version: int | None = None
     ) -> list[Result]:
+        """The service's results, and the backup's where it has no value."""
+        results = await self._ask(reward, reward.name, reward.source, samples, key, version)
+        lacking = [row for row, result in enumerate(results) if result.value is None]
+        if reward.backup and lacking:
+            asked = [samples[row] for row in lacking]
+            instead = await self._ask(reward, reward.backup_name, reward.backup, asked, key, version)
+            for row, result in zip(lacking, instead, strict=True):
+                results[row] = or_backup(results[row], result)
+        return results
+
+    async def _ask(
+        self,
+        reward: RewardConfig,
+        name: str,
+        source: SourceConfig,
+        samples: Sequence[Sample],
+        key: str | None,
+        version: int | None,
+    ) -> list[Result]:
         async def call(samples: list[Sample], attempt: int) -> list[Result]:
             # A repetition is new work: under the key the queue would give the same failure again.
-            return await self._clients[reward.service].score(
+            return await self._clients[name].score(
                 samples,
-                options=reward.options,
+                options=source.options,
                 min_version=version if reward.follows_policy else None,
                 timeout_s=self._config.failures.timeout_s,
                 key=None if attempt else key,
@@ -295,7 +279,10 @@ class Rollouts:
         def failure(sample: Sample, status: Status, reason: str) -> Result:
             return failed(status, reason, id=sample.id)
 
-        return await self._calls.each(reward.service, samples, call, failure)
+        def final(result: Result) -> bool:
+            return counted(reward, result) is not None
+
+        return await self._calls.each(name, samples, call, failure, final)
 
     async def _process_rewards(
         self, groups: Sequence[Group], request_id: str, base_version: int
@@ -313,9 +300,9 @@ class Rollouts:
             base_version=base_version,
             options=reward.options,
         )
-        answer = await self._update(reward.service, learner.time_limit_s, request)
+        answer = await self._update(reward.name, learner.time_limit_s, request)
         for result in answer.results:
-            self._stats.answered(reward.service, result.status, result.reason)
+            self._stats.answered(reward.name, result.status, result.reason)
         version = base_version if answer.version_after is None else answer.version_after
         return ProcessRewards(token_rewards_of(samples, answer.results), version, answer.metrics)
 

@@ -50,7 +50,7 @@ def injected_row(response: Response, reward: RewardConfig, *, mask_truncated: bo
         ValueError: the scored ids do not fit their place.
     """
     row = sampled_row(response, mask_truncated=mask_truncated)
-    result = response.results.get(reward.service)
+    result = response.results.get(reward.name)
     if row.reward is None or result is None or result.value is None:
         return row
     if not row.learned:

@@ -8,7 +8,19 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from guerdon.errors import ServiceFailure
-from guerdon.types import Status
+from guerdon.types import (
+    GenerateResult,
+    GenerateSample,
+    Options,
+    Result,
+    Sample,
+    Sampling,
+    ServiceInfo,
+    Status,
+    UpdateRequest,
+    UpdateResponse,
+    VersionsResponse,
+)
 from guerdon_trainer.config import FailureConfig
 from guerdon_trainer.service_stats import ServiceStats
 
@@ -31,6 +43,37 @@ class Answer(Protocol):
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+class ServiceClient(Protocol):
+    """What the trainer needs of `guerdon.AsyncClient`."""
+
+    async def score(
+        self,
+        samples: Sequence[Sample],
+        *,
+        options: Options | None = None,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> list[Result]: ...
+
+    async def generate(
+        self,
+        samples: Sequence[GenerateSample],
+        sampling: Sampling,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[GenerateResult]: ...
+
+    async def update(self, request: UpdateRequest, *, timeout_s: float | None = None) -> UpdateResponse: ...
+
+    async def versions(self) -> VersionsResponse: ...
+
+    async def info(self) -> ServiceInfo: ...
+
+    async def aclose(self) -> None: ...
 
 
 class LoopThread:
@@ -97,10 +140,11 @@ class ServiceCalls:
         items: Sequence[ItemT],
         call: Callable[[list[ItemT], int], Awaitable[list[AnswerT]]],
         failure: Callable[[ItemT, Status, str], AnswerT],
+        final: Callable[[AnswerT], bool] = lambda _: False,
     ) -> list[AnswerT]:
         """Call with all items, then with those that failed retryably; one answer per item, in order.
 
-        `call(items, attempt)` counts its attempts from 0.
+        `call(items, attempt)` counts its attempts from 0. A failure that `final` accepts is not tried again.
         A call that fails as a whole gives each of its items the answer `failure(item, status, reason)`.
         """
         answers: dict[int, AnswerT] = {}
@@ -116,7 +160,9 @@ class ServiceCalls:
                 results = [failure(item, error.status, str(error)) for item in batch]
             self._stats.round_trip(service, time.monotonic() - started)
             answers.update(zip(remaining, results, strict=True))
-            remaining = [index for index in remaining if answers[index].status.retryable]
+            remaining = [
+                index for index in remaining if answers[index].status.retryable and not final(answers[index])
+            ]
             if not remaining:
                 break
             if attempt + 1 < self._config.attempts:

@@ -26,8 +26,9 @@ from guerdon_trainer.model import load_policy, load_tokenizer
 from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.questions import PromptStream
 from guerdon_trainer.record import Recorder, step_row
-from guerdon_trainer.rollouts import Rollouts, ServiceClient
+from guerdon_trainer.rollouts import Rollouts
 from guerdon_trainer.run_folder import RunFolder, read_lines
+from guerdon_trainer.service_calls import ServiceClient
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.step import make_learner, optimise
 from guerdon_trainer.trackers import Tracked, Trackers, check_trackers

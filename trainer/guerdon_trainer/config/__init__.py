@@ -15,7 +15,13 @@ from guerdon_trainer.config.algorithms import (
 from guerdon_trainer.config.errors import RecipeError
 from guerdon_trainer.config.recipe import load_recipe, recipe_names
 from guerdon_trainer.config.run import RunConfig
-from guerdon_trainer.config.services import FailureConfig, ProcessRewardConfig, RewardConfig, RolloutConfig
+from guerdon_trainer.config.services import (
+    FailureConfig,
+    ProcessRewardConfig,
+    RewardConfig,
+    RolloutConfig,
+    SourceConfig,
+)
 from guerdon_trainer.config.training import LoraConfig, OptimizerConfig, TrainingConfig
 
 __all__ = [
@@ -31,6 +37,7 @@ __all__ = [
     "RewardConfig",
     "RolloutConfig",
     "RunConfig",
+    "SourceConfig",
     "SpreadFilter",
     "StdThresholdFilter",
     "TrainingConfig",

@@ -129,7 +129,7 @@ class VeriFreeConfig(AggregatedLoss):
 
     name: Literal["verifree"] = "verifree"
     aggregation: Aggregation = "seq-mean-token-sum"
-    #: The entry of `rewards` whose value is R and whose tokens are the reference.
+    #: The name of the entry of `rewards` whose value is R and whose tokens are the reference.
     service: str = "reference_reward"
     #: Weight of the reference's likelihood. reward: R, as in the paper. advantage: the reasoning's advantage.
     weight: Literal["reward", "advantage"] = "reward"

@@ -18,6 +18,41 @@ if TYPE_CHECKING:
 PER_TOKEN = ("prime", "reinforce_pp")
 
 
+def check_rewards(config: "RunConfig") -> None:
+    """Refuse rewards that cannot be told apart, or do not say what a response is worth.
+
+    Raises:
+        ValueError: names the keys.
+    """
+    outcomes = config.outcome_rewards
+    if not outcomes:
+        raise ValueError("rewards needs at least one entry with role outcome")
+    _check_names(config)
+    if config.correctness not in (None, *(reward.name for reward in outcomes)):
+        raise ValueError(f"correctness {config.correctness!r} is no entry of rewards with role outcome")
+    if config.correctness is None and outcomes[0].gate is not None and len(outcomes) > 1:
+        raise ValueError(
+            f"the first entry of rewards, {outcomes[0].name!r}, has a gate: say in correctness which entry says how "
+            "right a response is"
+        )
+    if sum(reward.role == "process" for reward in config.rewards) > 1:
+        raise ValueError("rewards may have one entry with role process")
+    if (config.process is None) != (config.process_reward is None):
+        raise ValueError(
+            "an entry of rewards with role process and the section process_reward need each other"
+        )
+
+
+def _check_names(config: "RunConfig") -> None:
+    names = [reward.name for reward in config.rewards]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two rewards have the same name: {', '.join(names)}: give one another name")
+    for reward in config.rewards:
+        elsewhere = reward.url is not None or reward.source.service != reward.name
+        if elsewhere and reward.name in (config.rollout.service, *config.services):
+            raise ValueError(f"reward {reward.name!r} has the name of another service: give it another name")
+
+
 def check_fit(config: "RunConfig") -> None:
     """Refuse combinations that have no meaning.
 
@@ -79,10 +114,11 @@ def _check_filters(config: "RunConfig") -> None:
 
 
 def _check_nft(config: "RunConfig") -> None:
-    for reward in config.outcome_rewards[1:]:
-        if reward.weight:
+    for reward in config.outcome_rewards:
+        if reward.weight and reward is not config.correctness_reward:
             raise ValueError(
-                f"loss nft learns from the first entry of rewards alone: give {reward.service!r} weight 0"
+                f"loss nft learns from {config.correctness_reward.name} alone, which says how right a response is "
+                f"(correctness): give {reward.name!r} weight 0"
             )
 
 

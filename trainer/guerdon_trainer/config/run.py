@@ -16,7 +16,7 @@ from guerdon_trainer.config.algorithms import (
     VeriFreeConfig,
 )
 from guerdon_trainer.config.base import Section
-from guerdon_trainer.config.fit import check_fit
+from guerdon_trainer.config.fit import check_fit, check_rewards
 from guerdon_trainer.config.importance import ImportanceConfig
 from guerdon_trainer.config.services import (
     EvaluationConfig,
@@ -24,6 +24,7 @@ from guerdon_trainer.config.services import (
     ProcessRewardConfig,
     RewardConfig,
     RolloutConfig,
+    SourceConfig,
 )
 from guerdon_trainer.config.training import OptimizerConfig, TrainingConfig
 from guerdon_trainer.data import DataConfig
@@ -49,6 +50,9 @@ class RunConfig(Section):
     eval_data: DataConfig
     rollout: RolloutConfig = RolloutConfig()
     rewards: Annotated[list[RewardConfig], Field(min_length=1)]
+    #: The name of the outcome reward that says how right a response is: for the accuracy, filter accuracy, loss nft and
+    #: what a PRM learns. Default: the first. A response that a gate keeps from being asked for it counts as wrong.
+    correctness: str | None = None
     process_reward: ProcessRewardConfig | None = None
     #: null for loss nft, which weighs responses itself.
     advantage: AdvantageConfig | None = GrpoConfig()
@@ -80,27 +84,48 @@ class RunConfig(Section):
         """The reward whose reference answers take the place of the sampled ones in what is trained on, if any."""
         if not isinstance(self.loss, VeriFreeConfig):
             return None
-        service = self.loss.service
-        return next((reward for reward in self.outcome_rewards if reward.service == service), None)
+        name = self.loss.service
+        return next((reward for reward in self.outcome_rewards if reward.name == name), None)
+
+    @property
+    def correctness_reward(self) -> RewardConfig:
+        """The outcome reward that says how right a response is."""
+        named = [reward for reward in self.outcome_rewards if self.correctness in (None, reward.name)]
+        return named[0]
 
     @property
     def counts_on_correctness(self) -> str | None:
-        """What takes the first outcome reward for a fraction of right, in [0, 1]; None when nothing does."""
+        """What takes correctness for a fraction of right, in [0, 1]; None when nothing does."""
         if self.process is not None:
-            return f"an entry with role process ({self.process.service})"
+            return f"an entry with role process ({self.process.name})"
         if self.loss.name == "nft":
             return "loss nft"
         return "filter accuracy" if any(one.kind == "accuracy" for one in self.filter) else None
 
     @property
     def needed_rewards(self) -> frozenset[str]:
-        """The outcome services without whose value a response has no reward: all but those that only measure."""
-        needed = [reward for reward in self.outcome_rewards if reward.weight]
-        if self.counts_on_correctness:
-            needed.append(self.outcome_rewards[0])
-        if self.injected:
-            needed.append(self.injected)
-        return frozenset(reward.service for reward in needed)
+        """The outcome rewards that something counts on besides the sum, whatever their weight."""
+        correctness = self.correctness_reward if self.counts_on_correctness else None
+        return frozenset(reward.name for reward in (correctness, self.injected) if reward)
+
+    @property
+    def sources(self) -> dict[str, SourceConfig]:
+        """Where each service that the run uses or starts is asked, by the name that counts and messages give it."""
+        sources = {self.rollout.service: SourceConfig(service=self.rollout.service)}
+        for reward in self.rewards:
+            sources[reward.name] = reward.source
+            if reward.backup:
+                sources[reward.backup_name] = reward.backup
+        used = {source.service for source in sources.values() if source.url is None}
+        sources |= {name: SourceConfig(service=name) for name in self.services if name not in used}
+        return {name: self._on_its_queue(sources[name]) for name in sorted(sources)}
+
+    def _on_its_queue(self, source: SourceConfig) -> SourceConfig:
+        """A service that the run starts may take its work from a queue of another name."""
+        started = self.services.get(source.service or "")
+        if source.url is not None or started is None or started.queue is None:
+            return source
+        return source.model_copy(update={"service": started.queue})
 
     @property
     def run_folder(self) -> Path:
@@ -109,17 +134,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _rewards_fit_together(self) -> Self:
-        if not self.outcome_rewards:
-            raise ValueError("rewards needs at least one entry with role outcome")
-        names = [reward.service for reward in self.rewards]
-        if len(set(names)) < len(names):
-            raise ValueError("rewards names a service twice")
-        if sum(reward.role == "process" for reward in self.rewards) > 1:
-            raise ValueError("rewards may have one entry with role process")
-        if (self.process is None) != (self.process_reward is None):
-            raise ValueError(
-                "an entry of rewards with role process and the section process_reward need each other"
-            )
+        check_rewards(self)
         return self
 
     @model_validator(mode="after")

@@ -1,9 +1,10 @@
 """Sections on what the services do: sampling, rewards, and what happens when they fail."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from guerdon.rewards import Part
 from guerdon.types import Options, Sampling
 from guerdon_trainer.config.base import Count, Fraction, Section
 
@@ -59,21 +60,66 @@ class EvaluationConfig(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
-class RewardConfig(Section):
-    """One service that judges responses.
+class SourceConfig(Section):
+    """Where a service is asked, and with what options."""
 
-    A response's reward is the weighted sum of its outcome rewards. The first outcome reward of the list is also
-    its correctness: it gives the accuracy, the accuracy filter and the labels that the PRM learns from. The one
-    process reward gives a number per token; its weight multiplies PRIME's process term.
+    #: Its queue, in the run's own Redis unless there is a URL.
+    service: str | None = None
+    #: http(s)://, grpc(s):// or redis(s)://, for a service that takes no work from the run's Redis.
+    url: str | None = None
+    options: Options = {}
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if self.service is None and self.url is None:
+            raise ValueError("give a service or a url")
+        return self
+
+
+class RewardConfig(Part):
+    """One service that judges responses, with the fields of `guerdon.rewards` and what only training asks of it.
+
+    `guerdon.rewards.mix` makes one reward of a response's outcome rewards: weights, gates and `counts_as` are its.
+    The one process reward gives a number per token; its weight multiplies PRIME's process term.
     """
 
-    service: str
-    role: Literal["outcome", "process"] = "outcome"
-    weight: float = 1.0
+    #: What metrics and messages call it. Default: its service.
+    name: Annotated[str, Field(min_length=1)]
+    #: As in `SourceConfig`. Default: its name.
+    service: str | None = None
+    url: str | None = None
     options: Options = {}
+    #: Asked instead when the service has no value, for whatever reason.
+    backup: SourceConfig | None = None
+    role: Literal["outcome", "process"] = "outcome"
     #: The service scores with the policy itself, as a reference reward does: it must have the weights that sampled,
     #: or newer ones.
     follows_policy: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("service") is not None:
+            return {"name": given["service"], **given}
+        return given
+
+    @model_validator(mode="after")
+    def _only_outcomes_are_mixed(self) -> Self:
+        if self.role == "process" and (self.gate is not None or self.counts_as or self.backup):
+            raise ValueError(
+                "role process goes without gate, counts_as and backup: its numbers are per token"
+            )
+        return self
+
+    @property
+    def source(self) -> SourceConfig:
+        """Where it is asked first."""
+        return SourceConfig(service=self.service or self.name, url=self.url, options=self.options)
+
+    @property
+    def backup_name(self) -> str:
+        """What metrics and messages call its backup."""
+        return f"{self.name}/backup"
 
 
 class ProcessRewardConfig(Section):
