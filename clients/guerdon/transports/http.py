@@ -24,6 +24,7 @@ from guerdon.errors import (
     Unavailable,
 )
 from guerdon.transports.base import Deadline, Operation, Streamed
+from guerdon.transports.http_pools import Pools
 from guerdon.types import Message, VersionsRequest
 
 M = TypeVar("M", bound=Message)
@@ -38,7 +39,6 @@ _SERVICE_SHARE = 0.95
 _OK = 200
 _NO_SUCH_OPERATION = (404, 405)
 
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=5.0)
 #: Characters of an unreadable body that an error message quotes.
 _QUOTED = 200
 
@@ -77,12 +77,8 @@ class HttpTransport:
         self._shown = without_credentials(url)
         with _mapped(self._shown):
             httpx.URL(url)
-        self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=None,
-            limits=_LIMITS,
-            mounts=_mounts(url),
-        )
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._pools = Pools(headers=headers, timeout=None, mounts=_mounts(url))
 
     async def call(
         self,
@@ -95,8 +91,8 @@ class HttpTransport:
         """POST the request, or GET where it is only a question; see `Transport.call`."""
         prepared = self._request(operation, request, timeout_s, accept="application/json")
         async with Deadline(timeout_s, self._shown).enforced():
-            with _mapped(self._shown):
-                answer = await self._client.send(prepared)
+            with _mapped(self._shown), self._pools.room() as client:
+                answer = await client.send(prepared)
         if answer.status_code != _OK:
             raise self._failure(operation, answer)
         return _parse(response, answer.content)
@@ -107,24 +103,25 @@ class HttpTransport:
         """POST the request and read one JSON object per line; see `Transport.stream`."""
         prepared = self._request(operation, request, timeout_s, accept=NDJSON)
         deadline = Deadline(timeout_s, self._shown)
-        async with deadline.enforced():
-            with _mapped(self._shown):
-                answer = await self._client.send(prepared, stream=True)
-        try:
-            if answer.status_code != _OK:
-                async with deadline.enforced():
-                    with _mapped(self._shown):
-                        await answer.aread()
-                raise self._failure(operation, answer)
-            async with aclosing(self._lines(answer, deadline)) as lines:
-                async for line in lines:
-                    yield _parse_line(item, line)
-        finally:
-            await answer.aclose()
+        with self._pools.room() as client:
+            async with deadline.enforced():
+                with _mapped(self._shown):
+                    answer = await client.send(prepared, stream=True)
+            try:
+                if answer.status_code != _OK:
+                    async with deadline.enforced():
+                        with _mapped(self._shown):
+                            await answer.aread()
+                    raise self._failure(operation, answer)
+                async with aclosing(self._lines(answer, deadline)) as lines:
+                    async for line in lines:
+                        yield _parse_line(item, line)
+            finally:
+                await answer.aclose()
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._pools.aclose()
 
     async def _lines(self, answer: httpx.Response, deadline: Deadline) -> AsyncGenerator[bytes, None]:
         # httpx's own line reader also splits at characters that JSON strings may hold (U+2028 and others).
@@ -149,7 +146,7 @@ class HttpTransport:
         url, headers = f"{self._url}/v1/{operation}", {"Accept": accept} | tracing.carrier()
         if request is None or isinstance(request, VersionsRequest):
             asked = request.model_dump(exclude_none=True) if request else {}
-            return self._client.build_request("GET", url, headers=headers, params=asked)
+            return self._pools.first.build_request("GET", url, headers=headers, params=asked)
         headers[TIMEOUT_HEADER] = f"{_SERVICE_SHARE * timeout_s:.3f}"
         try:
             # What was not given stays away, but `expected: null` that was given arrives.
@@ -157,7 +154,7 @@ class HttpTransport:
         except PydanticSerializationError as error:
             raise InvalidRequest(f"body: {error}") from error
         headers["Content-Type"] = "application/json"
-        return self._client.build_request("POST", url, content=body.encode(), headers=headers)
+        return self._pools.first.build_request("POST", url, content=body.encode(), headers=headers)
 
     def _failure(self, operation: Operation, answer: httpx.Response) -> GuerdonError:
         if answer.status_code in _NO_SUCH_OPERATION:
