@@ -6,6 +6,7 @@ are parsed by promtool where it is to be had.
 """
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -104,10 +105,21 @@ def _commands(tools: Tools, rendered: Path, files: list[Path]) -> list[list[str 
     scan = [tools.checkov, "--directory", rendered, "--config-file", CHECKS / "checkov.yaml"]
     commands.append([*scan, "--framework", "kubernetes", "--skip-download", "--compact", "--quiet"])
     if tools.promtool:
-        commands.append([tools.promtool, "check", "rules", CHART / "files/alerts.yaml"])
+        commands.append([tools.promtool, "test", "rules", CHECKS / "alerts_test.yaml"])
+        commands.append([tools.promtool, "check", "rules", CHART / "files/alerts.yaml", _queries(rendered)])
     else:
         print("promtool is not to be had here: the alert rules are not parsed")
     return commands
+
+
+def _queries(folder: Path) -> Path:
+    """The dashboards' queries as recording rules, for promtool to parse."""
+    boards = [json.loads(path.read_text()) for path in (CHART / "files/dashboards").glob("*.json")]
+    queries = [target["expr"] for board in boards for panel in board["panels"] for target in panel["targets"]]
+    rules = [{"record": f"query_{index}", "expr": query} for index, query in enumerate(queries)]
+    path = folder / "queries.rules"
+    path.write_text(json.dumps({"groups": [{"name": "dashboards", "rules": rules}]}))
+    return path
 
 
 def _run(command: list[str | Path]) -> bool:

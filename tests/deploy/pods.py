@@ -1,0 +1,205 @@
+"""Containers of the rendered manifests as processes of this machine: their own arguments and environment.
+
+A process gets what its container would get and nothing else of this process's environment. Ports become free ones,
+mounted paths folders of the test, names of Services loopback addresses, and programs those of this environment.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from redis import Redis
+from redis.exceptions import RedisError
+
+from guerdon.redis_server import server_binary
+from guerdon.supervisor import free_ports
+
+MANIFESTS = Path(__file__).parents[2] / "deploy/manifests"
+#: Seconds after which something that should happen counts as never happening.
+PATIENCE_S = 600.0
+PASSWORD, TOKEN = "harmless0123", "harmless-token"
+#: What the secrets of the manifests hold here.
+SECRETS = {("guerdon-redis", "password"): PASSWORD, ("guerdon-token", "token"): TOKEN}
+
+Object = dict[str, Any]
+
+
+def objects(name: str) -> list[Object]:
+    """Every object of a file of deploy/manifests."""
+    return list(yaml.load_all((MANIFESTS / f"{name}.yaml").read_text(), yaml.CSafeLoader))
+
+
+def workloads(items: list[Object]) -> dict[str, Object]:
+    """The pod templates by component."""
+    kinds = ("Deployment", "StatefulSet", "Job")
+    found = [item["spec"]["template"] for item in items if item["kind"] in kinds]
+    return {one["metadata"]["labels"]["app.kubernetes.io/component"]: one for one in found}
+
+
+@dataclass
+class Pod:
+    """One running pod: its main container's process, and where its ports are."""
+
+    process: "subprocess.Popen[bytes]"
+    ports: dict[str, int]
+    container: Object
+    log: Path
+
+    @property
+    def url(self) -> str:
+        """Of the HTTP door."""
+        return f"http://127.0.0.1:{self.ports['http']}"
+
+    def probe(self, name: str) -> bool:
+        """Ask one of the container's probes, as the kubelet does: without a token."""
+        probe = self.container[name]
+        if "httpGet" in probe:
+            get = probe["httpGet"]
+            url = f"{get.get('scheme', 'HTTP').lower()}://127.0.0.1:{self.ports[get['port']]}{get['path']}"
+            try:
+                return httpx.get(url, timeout=60, trust_env=False).status_code == 200
+            except httpx.TransportError:
+                return False
+        # Redis: its package here brings no valkey-cli, so that its ping is asked from here.
+        url = f"redis://:{PASSWORD}@127.0.0.1:{self.ports['redis']}/0"
+        try:
+            with Redis.from_url(url, socket_timeout=10) as client:
+                return bool(client.ping())
+        except RedisError:
+            return False
+
+    def wait(self, name: str) -> None:
+        """Until a probe passes."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.probe(name):
+            assert self.process.poll() is None, f"it ended: {self.log.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"{name} never passed: {self.log.read_text()[-2000:]}"
+            time.sleep(0.1)
+
+    def stop(self) -> int:
+        """SIGTERM, as when the pod is deleted; the exit code."""
+        self.process.terminate()
+        return self.process.wait(PATIENCE_S)
+
+
+@dataclass
+class Cluster:
+    """One machine that runs pods of one manifest."""
+
+    folder: Path
+    items: list[Object]
+    #: Ports of Services by name, once their pod runs.
+    services: dict[str, int] = field(default_factory=dict[str, int])
+    exits: ExitStack = field(default_factory=ExitStack)
+
+    def start(self, component: str, *more_arguments: str, run_init: bool = True) -> Pod:
+        """Start a pod of a component; init containers end first. Further arguments follow those of the manifest."""
+        spec = workloads(self.items)[component]["spec"]
+        [container] = spec["containers"]
+        mounts = self._mounts(spec, container)
+        for init in spec.get("initContainers", []) if run_init else []:
+            words = self._words(init, {}, mounts)
+            subprocess.run(words, env=self._environment(init, mounts), check=True, timeout=PATIENCE_S)
+        names = [port["name"] for port in container.get("ports", [])]
+        ports = dict(zip(names, free_ports(len(names)), strict=True))
+        numbers = {port["containerPort"]: ports[port["name"]] for port in container.get("ports", [])}
+        words = [*self._words(container, numbers, mounts), *more_arguments]
+        log = self.folder / f"{component}-{len(list(self.folder.glob('*.log')))}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                words,
+                env=self._environment(container, mounts),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.exits.callback(process.wait)
+        self.exits.callback(process.kill)
+        for name, number in ports.items():
+            self.services.setdefault(f"guerdon-{component.replace('_', '-')}:{name}", number)
+        return Pod(process, ports, container, log)
+
+    def _mounts(self, spec: Object, container: Object) -> dict[str, Path]:
+        """A folder for every path that the container mounts; claims are shared, the rest is the pod's own."""
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        claims = {"persistentVolumeClaim"}
+        found: dict[str, Path] = {}
+        for mount in container["volumeMounts"]:
+            volume = volumes.get(mount["name"], {"persistentVolumeClaim": {}})
+            shared = claims & set(volume)
+            place = self.folder / (mount["name"] if shared else f"{container['name']}-{mount['name']}")
+            place.mkdir(exist_ok=True)
+            if "secret" in volume:
+                secret = volume["secret"]["secretName"]
+                for (name, key), value in SECRETS.items():
+                    if name == secret:
+                        (place / key).write_text(value)
+            if "configMap" in volume:
+                for key, text in self._config_map(volume["configMap"]["name"]).items():
+                    (place / key).write_text(text.replace("dir /data", f"dir {self.folder / 'data'}"))
+            found[mount["mountPath"]] = place
+        return found
+
+    def _config_map(self, name: str) -> dict[str, str]:
+        [found] = [one for one in self.items if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", name)]
+        return found["data"]
+
+    def _environment(self, container: Object, mounts: Mapping[str, Path]) -> dict[str, str]:
+        environment: dict[str, str] = {}
+        for variable in container.get("env", []):
+            if "value" in variable:
+                value = expand(variable["value"], environment)
+            else:
+                reference = variable["valueFrom"]["secretKeyRef"]
+                value = SECRETS[reference["name"], reference["key"]]
+            environment[variable["name"]] = self._here(value, mounts)
+        # Not the container's: programs of this machine are found by it.
+        return {**environment, "PATH": os.environ["PATH"]}
+
+    def _words(self, container: Object, ports: Mapping[int, int], mounts: Mapping[str, Path]) -> list[str]:
+        environment = self._environment(container, mounts)
+        words = [self._here(expand(word, environment), mounts) for word in container["args"]]
+        for number, free in ports.items():
+            words = [re.sub(rf"^(--\w+=0\.0\.0\.0):{number}$", rf"\1:{free}", word) for word in words]
+            if words[0] == "valkey-server":
+                words += ["--port", str(free)]
+        programs = {"valkey-server": str(server_binary())}
+        return [programs.get(words[0]) or _program(words[0]), *words[1:]]
+
+    def _here(self, text: str, mounts: Mapping[str, Path]) -> str:
+        """Paths and names of the cluster as those of this machine."""
+        paths = "|".join(sorted(mounts, key=len, reverse=True))
+        text = re.sub(rf"(?<![\w/])({paths})(?=/|$)", lambda match: str(mounts[match[1]]), text)
+        redis = self.services.get("guerdon-redis:redis")
+        return text.replace("@guerdon-redis:6379", f"@127.0.0.1:{redis}")
+
+
+def expand(text: str, environment: Mapping[str, str]) -> str:
+    """$(NAME) as the kubelet replaces it; an unknown name stays, which the assertion here does not let pass."""
+    found = re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), text)
+    assert "$(" not in found, f"{text} names a variable that the container does not have"
+    return found
+
+
+@contextmanager
+def cluster(folder: Path, manifest: str) -> Iterator[Cluster]:
+    """A cluster that ends with every process in it."""
+    here = Cluster(folder, objects(manifest))
+    with here.exits:
+        yield here
+
+
+def _program(name: str) -> str:
+    ours = Path(sys.executable).with_name(name)
+    return str(ours) if ours.exists() else name

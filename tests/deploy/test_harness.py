@@ -1,0 +1,67 @@
+"""Every container command of the laptop's manifest, started from the manifest itself: the trainer trains, probes pass.
+
+The order of starts is the worst: services wait for what the trainer has not made yet.
+"""
+
+import threading
+from pathlib import Path
+
+import httpx
+import pods
+import pytest
+
+from guerdon_trainer.run_folder import read_lines
+
+#: The quickstart, as small as it goes.
+SMALL = (
+    "policy.warmup_steps=5",
+    "policy.warmup_batch=16",
+    "policy.layers=1",
+    "policy.hidden_size=32",
+    "data.size=40",
+    "eval_data.size=4",
+    "rollout.prompts_per_step=2",
+    "rollout.group_size=2",
+    "filter=null",
+    "training.steps=1",
+    "training.eval_every=0",
+    "training.threads=1",
+)
+SERVICES = ("math", "rules", "process_reward", "rollout")
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_manifest_trains(tmp_path: Path) -> None:
+    with pods.cluster(tmp_path, "cpu") as cluster:
+        assert set(pods.workloads(cluster.items)) == {"redis", "trainer", *SERVICES}
+        redis = cluster.start("redis")
+        redis.wait("startupProbe")
+        trainer = cluster.start("trainer", *SMALL)
+        started: dict[str, pods.Pod] = {}
+
+        def start(name: str) -> None:
+            started[name] = cluster.start(name)
+
+        # The init containers of two of them wait for what the trainer makes first.
+        starts = [threading.Thread(target=start, args=(name,)) for name in SERVICES]
+        for one in starts:
+            one.start()
+        for one in starts:
+            one.join()
+        for name, pod in started.items():
+            for probe in PROBES:
+                pod.wait(probe)
+            info = f"{pod.url}/v1/info"
+            assert httpx.get(info, trust_env=False).status_code == 401
+            headers = {"Authorization": f"Bearer {pods.TOKEN}"}
+            assert httpx.get(info, headers=headers, trust_env=False, timeout=60).json()["scorer"] == name
+            metrics = httpx.get(f"{pod.url}/metrics", headers=headers, trust_env=False, timeout=60).text
+            assert "guerdon_ready 1.0" in metrics
+        assert trainer.process.wait(pods.PATIENCE_S) == 0, trainer.log.read_text()[-3000:]
+        [row] = read_lines(tmp_path / "data/runs/quickstart/metrics.jsonl")
+        assert (row["step"], row["unrewarded"], row["prm_version"]) == (1, 0, 1)
+        # A pod is deleted: it ends in order, well within its grace period.
+        assert {name: pod.stop() for name, pod in started.items()} == dict.fromkeys(SERVICES, 0)
+        assert redis.stop() == 0

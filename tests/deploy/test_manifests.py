@@ -1,0 +1,152 @@
+"""What every manifest promises, and that the real command lines understand each container's arguments."""
+
+from pathlib import Path
+from typing import Any
+
+import pods
+import pytest
+import yaml
+
+from guerdon_services.runtime import cli, launch
+from guerdon_services.runtime.settings import RuntimeSettings
+from guerdon_trainer.config import load_recipe
+
+MANIFESTS = ("cpu", "gpu", "verifiers-only")
+WORKLOADS = [
+    pytest.param(name, component, id=f"{name}-{component}")
+    for name in MANIFESTS
+    for component in pods.workloads(pods.objects(name))
+]
+SERVICES = [one for one in WORKLOADS if one.values[1] not in ("redis", "trainer")]
+
+
+def template(manifest: str, component: str) -> dict[str, Any]:
+    return pods.workloads(pods.objects(manifest))[component]["spec"]
+
+
+def option(arguments: list[str], name: str) -> str:
+    return next(one.split("=", 1)[1] for one in arguments if one.startswith(f"--{name}="))
+
+
+@pytest.mark.parametrize(("manifest", "component"), WORKLOADS)
+def test_pods_keep_to_the_restricted_profile(manifest: str, component: str) -> None:
+    spec = template(manifest, component)
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}
+    assert all(set(volume) - {"name"} <= allowed for volume in spec.get("volumes", []))
+    for container in (*spec["containers"], *spec.get("initContainers", [])):
+        context = container["securityContext"]
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+        assert {"cpu", "memory"} <= set(container["resources"]["limits"])
+
+
+@pytest.mark.parametrize(("manifest", "component"), SERVICES)
+def test_the_service_understands_its_arguments(
+    manifest: str, component: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsed by `guerdon serve` itself, up to the point where the service would open."""
+    from typer.testing import CliRunner
+
+    import guerdon.cli
+
+    spec = template(manifest, component)
+    [container] = spec["containers"]
+    (tmp_path / "token").write_text(pods.TOKEN)
+    started: list[tuple[Any, RuntimeSettings]] = []
+    monkeypatch.setattr(launch, "run", lambda service, settings: started.append((service, settings)) or 0)
+    monkeypatch.setattr(cli, "_open_streams", lambda: None)
+    words = [one.replace("/etc/guerdon/token", str(tmp_path)) for one in container["args"]]
+    environment = {"GUERDON_QUEUE_URL": "redis://:x@guerdon-redis:6379/0"}
+    result = CliRunner().invoke(guerdon.cli.app, words[1:], env=environment)
+    assert result.exit_code == 0, result.output
+    [(service, settings)] = started
+    assert service.name == component
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert settings.http is not None
+    assert settings.grpc is not None
+    assert {"http": settings.http.port, "grpc": settings.grpc.port} == ports
+    assert settings.queue == environment["GUERDON_QUEUE_URL"]
+    # What was admitted is finished before the kubelet loses patience.
+    assert spec["terminationGracePeriodSeconds"] >= settings.drain_delay_s + settings.drain_s + 10
+    startup = container["startupProbe"]
+    assert startup["httpGet"]["path"] == container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    # A pod is restarted by its own watchdog before a probe could.
+    assert settings.exit_when_stuck
+
+
+@pytest.mark.parametrize("manifest", ["cpu", "gpu"])
+def test_the_trainer_understands_its_arguments(manifest: str, tmp_path: Path) -> None:
+    words = template(manifest, "trainer")["containers"][0]["args"]
+    recipe, *overrides = words[words.index("train") + 1 :]
+    for item in pods.objects(manifest):
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == "guerdon-recipes":
+            for name, text in item["data"].items():
+                (tmp_path / name).write_text(text)
+    config = load_recipe(recipe.replace("/etc/guerdon/recipes", str(tmp_path)), overrides)
+    # Every service that the recipe asks is in the manifest, and learner, policy and trainer mean the same folders.
+    assert set(config.sources) <= set(pods.workloads(pods.objects(manifest)))
+    arguments = {
+        component: template(manifest, component)["containers"][0]["args"]
+        for component in ("process_reward", "rollout")
+    }
+    assert f"model={config.run_folder}/policy" in arguments["process_reward"]
+    assert f"weights_dir={config.run_folder}/weights/process_reward" in arguments["process_reward"]
+    assert f"model={config.run_folder}/weights/policy" in arguments["rollout"]
+
+
+def test_nodes_of_one_training_find_each_other() -> None:
+    items = pods.objects("gpu")
+    [job] = [one for one in items if one["kind"] == "Job"]
+    name, spec = job["metadata"]["name"], job["spec"]["template"]["spec"]
+    [service] = [one for one in items if one["kind"] == "Service" and one["metadata"]["name"] == name]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
+    assert (job["spec"]["completionMode"], spec["subdomain"]) == ("Indexed", name)
+    words = spec["containers"][0]["args"]
+    assert option(words, "nnodes") == str(job["spec"]["completions"])
+    # The pod of index 0, by the name that an Indexed Job gives its host.
+    assert option(words, "master-addr") == f"{name}-0.{name}"
+    assert option(words, "master-port") == str(service["spec"]["ports"][0]["port"])
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_selectors_find_their_pods(manifest: str) -> None:
+    items = pods.objects(manifest)
+    labels = [one["metadata"]["labels"] for one in pods.workloads(items).values()]
+    for item in items:
+        spec = item.get("spec", {})
+        selector = spec.get("selector") or spec.get("podSelector")
+        if item["kind"] in ("Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor"):
+            wanted = selector.get("matchLabels", selector)
+            assert any(wanted.items() <= one.items() for one in labels), item["metadata"]["name"]
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_every_pod_has_a_policy_and_programs_reach_redis_alone(manifest: str) -> None:
+    policies = {
+        one["metadata"]["name"]: one["spec"]
+        for one in pods.objects(manifest)
+        if one["kind"] == "NetworkPolicy"
+    }
+    denied = policies.pop("guerdon-deny")
+    assert denied["policyTypes"] == ["Ingress", "Egress"]
+    assert not {"ingress", "egress"} & set(denied)
+    components = pods.workloads(pods.objects(manifest))
+    assert {name.replace("-", "_") for name in policies} == {f"guerdon_{one}" for one in components}
+    if "code" in components:
+        code = policies["guerdon-code"]
+        # Metrics for Prometheus in; Redis and name lookups out.
+        assert [[port["port"] for port in rule["ports"]] for rule in code["ingress"]] == [[8101]]
+        assert [[port["port"] for port in rule["ports"]] for rule in code["egress"]] == [[6379], [53, 53]]
+        assert all("namespaceSelector" in peer for rule in code["ingress"] for peer in rule["from"])
+
+
+def test_the_namespace_refuses_others() -> None:
+    [namespace] = yaml.safe_load_all((pods.MANIFESTS / "namespace.yaml").read_text())
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
