@@ -260,6 +260,14 @@ class Sampling(Message):
     top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     stop: list[str] = []
+    stop_token_ids: list[TokenId] = []
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    min_new_tokens: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    ignore_eos: bool = False
+    raw_logprobs: bool = False
 
 
 class GenerateSample(Message):
@@ -280,13 +288,19 @@ class GenerateRequest(Message):
 
 
 class Rollout(Message):
-    """One sampled response with what a trainer needs to learn from it."""
+    """One sampled response with what a trainer needs to learn from it.
+
+    `logprobs` (nats) are at the sampling temperature, `raw_logprobs` at temperature 1, both over the whole
+    vocabulary. `last_version` is given when the weights changed while it was sampled; `model_version` began it.
+    """
 
     response: str
     token_ids: list[TokenId]
     logprobs: list[float]
     finish_reason: Literal["stop", "length"]
     model_version: Version
+    raw_logprobs: list[float] = []
+    last_version: Version | None = None
 
 
 class GenerateResult(Message):

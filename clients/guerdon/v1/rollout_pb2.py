@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from guerdon.v1 import reward_pb2 as guerdon_dot_v1_dot_reward__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18guerdon/v1/rollout.proto\x12\nguerdon.v1\x1a\x17guerdon/v1/reward.proto\"\xe0\x01\n\x08Sampling\x12\x0e\n\x01n\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x1b\n\x0emax_new_tokens\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x12\n\x05top_k\x18\x05 \x01(\x05H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\tB\x04\n\x02_nB\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seed\"\x92\x01\n\x0eGenerateSample\x12\x0f\n\x02id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\'\n\x06prompt\x18\x02 \x01(\x0b\x32\x12.guerdon.v1.PromptH\x01\x88\x01\x01\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\x05\x12\x11\n\x04seed\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x05\n\x03_idB\t\n\x07_promptB\x07\n\x05_seed\"\xa2\x01\n\x0fGenerateRequest\x12+\n\x07samples\x18\x01 \x03(\x0b\x32\x1a.guerdon.v1.GenerateSample\x12+\n\x08sampling\x18\x02 \x01(\x0b\x32\x14.guerdon.v1.SamplingH\x00\x88\x01\x01\x12\x18\n\x0bmin_version\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_samplingB\x0e\n\x0c_min_version\"n\n\x07Rollout\x12\x10\n\x08response\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\x12\x15\n\rfinish_reason\x18\x04 \x01(\t\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\"\xe8\x01\n\x0eGenerateResult\x12\x0f\n\x02id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\"\n\x06status\x18\x02 \x01(\x0e\x32\x12.guerdon.v1.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12%\n\x08rollouts\x18\x04 \x03(\x0b\x32\x13.guerdon.v1.Rollout\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x10\n\x08queue_ms\x18\x06 \x01(\x01\x12\x0f\n\x07\x65xec_ms\x18\x07 \x01(\x01\x12\x0e\n\x06scorer\x18\x08 \x01(\t\x12\x16\n\x0escorer_version\x18\t \x01(\tB\x05\n\x03_id\"?\n\x10GenerateResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.guerdon.v1.GenerateResult\"N\n\x11IndexedGeneration\x12\r\n\x05index\x18\x01 \x01(\x05\x12*\n\x06result\x18\x02 \x01(\x0b\x32\x1a.guerdon.v1.GenerateResult2\xa7\x01\n\x0eRolloutService\x12\x45\n\x08Generate\x12\x1b.guerdon.v1.GenerateRequest\x1a\x1c.guerdon.v1.GenerateResponse\x12N\n\x0eGenerateStream\x12\x1b.guerdon.v1.GenerateRequest\x1a\x1d.guerdon.v1.IndexedGeneration0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18guerdon/v1/rollout.proto\x12\nguerdon.v1\x1a\x17guerdon/v1/reward.proto\"\xbc\x04\n\x08Sampling\x12\x0e\n\x01n\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x1b\n\x0emax_new_tokens\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x12\n\x05top_k\x18\x05 \x01(\x05H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\x05\x12\x12\n\x05min_p\x18\t \x01(\x01H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\n \x01(\x01H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x0b \x01(\x01H\x08\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x0c \x01(\x01H\t\x88\x01\x01\x12\x1b\n\x0emin_new_tokens\x18\r \x01(\x05H\n\x88\x01\x01\x12\x17\n\nignore_eos\x18\x0e \x01(\x08H\x0b\x88\x01\x01\x12\x19\n\x0craw_logprobs\x18\x0f \x01(\x08H\x0c\x88\x01\x01\x42\x04\n\x02_nB\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seedB\x08\n\x06_min_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\x11\n\x0f_min_new_tokensB\r\n\x0b_ignore_eosB\x0f\n\r_raw_logprobs\"\x92\x01\n\x0eGenerateSample\x12\x0f\n\x02id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\'\n\x06prompt\x18\x02 \x01(\x0b\x32\x12.guerdon.v1.PromptH\x01\x88\x01\x01\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\x05\x12\x11\n\x04seed\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x05\n\x03_idB\t\n\x07_promptB\x07\n\x05_seed\"\xa2\x01\n\x0fGenerateRequest\x12+\n\x07samples\x18\x01 \x03(\x0b\x32\x1a.guerdon.v1.GenerateSample\x12+\n\x08sampling\x18\x02 \x01(\x0b\x32\x14.guerdon.v1.SamplingH\x00\x88\x01\x01\x12\x18\n\x0bmin_version\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_samplingB\x0e\n\x0c_min_version\"\xb0\x01\n\x07Rollout\x12\x10\n\x08response\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\x12\x15\n\rfinish_reason\x18\x04 \x01(\t\x12\x15\n\rmodel_version\x18\x05 \x01(\x03\x12\x14\n\x0craw_logprobs\x18\x06 \x03(\x02\x12\x19\n\x0clast_version\x18\x07 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_last_version\"\xe8\x01\n\x0eGenerateResult\x12\x0f\n\x02id\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\"\n\x06status\x18\x02 \x01(\x0e\x32\x12.guerdon.v1.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12%\n\x08rollouts\x18\x04 \x03(\x0b\x32\x13.guerdon.v1.Rollout\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x10\n\x08queue_ms\x18\x06 \x01(\x01\x12\x0f\n\x07\x65xec_ms\x18\x07 \x01(\x01\x12\x0e\n\x06scorer\x18\x08 \x01(\t\x12\x16\n\x0escorer_version\x18\t \x01(\tB\x05\n\x03_id\"?\n\x10GenerateResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.guerdon.v1.GenerateResult\"N\n\x11IndexedGeneration\x12\r\n\x05index\x18\x01 \x01(\x05\x12*\n\x06result\x18\x02 \x01(\x0b\x32\x1a.guerdon.v1.GenerateResult2\xa7\x01\n\x0eRolloutService\x12\x45\n\x08Generate\x12\x1b.guerdon.v1.GenerateRequest\x1a\x1c.guerdon.v1.GenerateResponse\x12N\n\x0eGenerateStream\x12\x1b.guerdon.v1.GenerateRequest\x1a\x1d.guerdon.v1.IndexedGeneration0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,19 +33,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'guerdon.v1.rollout_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLING']._serialized_start=66
-  _globals['_SAMPLING']._serialized_end=290
-  _globals['_GENERATESAMPLE']._serialized_start=293
-  _globals['_GENERATESAMPLE']._serialized_end=439
-  _globals['_GENERATEREQUEST']._serialized_start=442
-  _globals['_GENERATEREQUEST']._serialized_end=604
-  _globals['_ROLLOUT']._serialized_start=606
-  _globals['_ROLLOUT']._serialized_end=716
-  _globals['_GENERATERESULT']._serialized_start=719
-  _globals['_GENERATERESULT']._serialized_end=951
-  _globals['_GENERATERESPONSE']._serialized_start=953
-  _globals['_GENERATERESPONSE']._serialized_end=1016
-  _globals['_INDEXEDGENERATION']._serialized_start=1018
-  _globals['_INDEXEDGENERATION']._serialized_end=1096
-  _globals['_ROLLOUTSERVICE']._serialized_start=1099
-  _globals['_ROLLOUTSERVICE']._serialized_end=1266
+  _globals['_SAMPLING']._serialized_end=638
+  _globals['_GENERATESAMPLE']._serialized_start=641
+  _globals['_GENERATESAMPLE']._serialized_end=787
+  _globals['_GENERATEREQUEST']._serialized_start=790
+  _globals['_GENERATEREQUEST']._serialized_end=952
+  _globals['_ROLLOUT']._serialized_start=955
+  _globals['_ROLLOUT']._serialized_end=1131
+  _globals['_GENERATERESULT']._serialized_start=1134
+  _globals['_GENERATERESULT']._serialized_end=1366
+  _globals['_GENERATERESPONSE']._serialized_start=1368
+  _globals['_GENERATERESPONSE']._serialized_end=1431
+  _globals['_INDEXEDGENERATION']._serialized_start=1433
+  _globals['_INDEXEDGENERATION']._serialized_end=1511
+  _globals['_ROLLOUTSERVICE']._serialized_start=1514
+  _globals['_ROLLOUTSERVICE']._serialized_end=1681
 # @@protoc_insertion_point(module_scope)

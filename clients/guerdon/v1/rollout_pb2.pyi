@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Sampling(_message.Message):
-    __slots__ = ("n", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "stop")
+    __slots__ = ("n", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stop_token_ids", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_new_tokens", "ignore_eos", "raw_logprobs")
     N_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,14 @@ class Sampling(_message.Message):
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    MIN_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
+    RAW_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     n: int
     max_new_tokens: int
     temperature: float
@@ -23,7 +31,15 @@ class Sampling(_message.Message):
     top_k: int
     seed: int
     stop: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, n: _Optional[int] = ..., max_new_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ...) -> None: ...
+    stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    min_new_tokens: int
+    ignore_eos: bool
+    raw_logprobs: bool
+    def __init__(self, n: _Optional[int] = ..., max_new_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_new_tokens: _Optional[int] = ..., ignore_eos: bool = ..., raw_logprobs: bool = ...) -> None: ...
 
 class GenerateSample(_message.Message):
     __slots__ = ("id", "prompt", "prompt_token_ids", "seed")
@@ -48,18 +64,22 @@ class GenerateRequest(_message.Message):
     def __init__(self, samples: _Optional[_Iterable[_Union[GenerateSample, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., min_version: _Optional[int] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("response", "token_ids", "logprobs", "finish_reason", "model_version")
+    __slots__ = ("response", "token_ids", "logprobs", "finish_reason", "model_version", "raw_logprobs", "last_version")
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RAW_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     response: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedScalarFieldContainer[float]
     finish_reason: str
     model_version: int
-    def __init__(self, response: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., finish_reason: _Optional[str] = ..., model_version: _Optional[int] = ...) -> None: ...
+    raw_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    last_version: int
+    def __init__(self, response: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., finish_reason: _Optional[str] = ..., model_version: _Optional[int] = ..., raw_logprobs: _Optional[_Iterable[float]] = ..., last_version: _Optional[int] = ...) -> None: ...
 
 class GenerateResult(_message.Message):
     __slots__ = ("id", "status", "reason", "rollouts", "prompt_token_ids", "queue_ms", "exec_ms", "scorer", "scorer_version")

@@ -4,7 +4,7 @@ An engine is one file in `engines/`; the service knows this protocol and nothing
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from transformers import PreTrainedTokenizerBase
@@ -24,8 +24,30 @@ class Row:
     #: 0 is off.
     top_k: int
     stop: tuple[str, ...]
-    #: Decides the sample, whatever else is in the batch.
-    seed: int
+    #: Decides the sample, whatever else is in the batch; None is any.
+    seed: int | None
+    stop_token_ids: tuple[int, ...] = ()
+    #: Tokens less likely than this share of the best one's probability are not drawn; 0 is off.
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    #: 1 is off.
+    repetition_penalty: float = 1.0
+    #: No end token, stop token or stop string counts before so many tokens.
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
+    #: Also give log-probs at temperature 1.
+    raw_logprobs: bool = False
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether what was written before changes the logits."""
+        return bool(self.presence_penalty or self.frequency_penalty) or self.repetition_penalty != 1
 
 
 @dataclass(frozen=True)
@@ -34,18 +56,37 @@ class Sampled:
 
     `token_ids` is all that was sampled, the end token or the stop string's tokens included; `text` ends before
     them. `logprobs` (nats, fp32) belong to `token_ids` under the whole distribution at the row's temperature:
-    top-p and top-k restrict what is drawn, not what is reported, so that a trainer can recompute them. Greedy
-    rows report temperature 1.
+    top-p, top-k, min-p and penalties restrict or move what is drawn, not what is reported, so that a trainer can
+    recompute them. Greedy rows report temperature 1. `raw_logprobs` are at temperature 1, where asked for.
+
+    `version` began the response; `last_version` ended it, and is None where the weights stayed the same.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     text: str
     finish_reason: Literal["stop", "length"]
+    version: int
+    raw_logprobs: list[float] = field(default_factory=list)
+    last_version: int | None = None
 
 
 class Engine(Protocol):
-    """A policy that samples and follows published weights. Called from one thread at a time."""
+    """A policy that samples and follows published weights.
+
+    `engines.concurrency` says from how many threads at a time it is called. The rows of one call are begun by one
+    version: a group is never mixed.
+    """
+
+    @property
+    def name(self) -> str:
+        """The library that runs the policy."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """For people: what serves, and the last update that failed."""
+        ...
 
     @property
     def version(self) -> int:
@@ -76,7 +117,11 @@ class Engine(Protocol):
         ...
 
     def generate(self, rows: Sequence[Row]) -> list[Sampled]:
-        """One response per row, in order. The prompt and `max_new_tokens` fit into the context."""
+        """One response per row, in order. The prompt and `max_new_tokens` fit into the context.
+
+        Raises:
+            NotReady: the engine died and did not come back; the rows may be asked for again.
+        """
         ...
 
     def close(self) -> None:

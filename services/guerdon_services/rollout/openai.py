@@ -41,6 +41,8 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"typ
 #: What the service calls a parameter, and what OpenAI does.
 _PARAMETERS = {
     "sampling.max_new_tokens": "max_tokens",
+    "sampling.min_new_tokens": "min_tokens",
+    "sampling.stop_token_ids": "stop_token_ids",
     "sampling.stop": "stop",
     "prompt_token_ids": "prompt",
     "prompt": "prompt",
@@ -197,6 +199,8 @@ class _Answer:
             choice["logprobs"] = self._logprobs(rollout) if self.request.wants_logprobs else None
             choice["finish_reason"] = rollout.finish_reason
             choice["model_version"] = rollout.model_version
+            if rollout.last_version is not None:
+                choice["last_version"] = rollout.last_version
             if self.request.return_token_ids:
                 choice["token_ids"] = rollout.token_ids
                 choice["prompt_token_ids"] = result.prompt_token_ids

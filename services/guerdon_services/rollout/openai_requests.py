@@ -1,8 +1,8 @@
 """What OpenAI clients may ask of a policy, and as which `GenerateRequest` it is run.
 
 The parameters of `/v1/completions` and `/v1/chat/completions` that sampling has a meaning for; the others are refused
-by name unless they have the value that changes nothing. Extensions that vLLM's server has too: `top_k`,
-`return_token_ids`. One of ours: `min_version`.
+by name unless they have the value that changes nothing. Extensions that vLLM's server has too: `top_k`, `min_p`,
+`repetition_penalty`, `stop_token_ids`, `min_tokens`, `ignore_eos`, `return_token_ids`. One of ours: `min_version`.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,9 @@ from guerdon.types import ChatMessage, GenerateRequest, GenerateSample, Prompt, 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none",),
     "logit_bias": ({},),
     "metadata": ({},),
-    "min_p": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "store": (False,),
     "suffix": ("",),
@@ -66,6 +62,13 @@ class _Request(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     #: -1 and 0 are off.
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = []
+    min_tokens: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    ignore_eos: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     stop: Annotated[str, Field(min_length=1)] | list[Annotated[str, Field(min_length=1)]] = []
     stream: bool = False
@@ -85,6 +88,13 @@ class _Request(BaseModel):
             top_k=max(0, self.top_k),
             seed=self.seed,
             stop=[self.stop] if isinstance(self.stop, str) else self.stop,
+            stop_token_ids=self.stop_token_ids,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            min_new_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
         )
 
 

@@ -1,14 +1,14 @@
 """The rollout service: groups of sampled responses with token ids, log-probs and the policy's version."""
 
 import hashlib
-import secrets
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from guerdon.types import GenerateResult, GenerateSample, Rollout, Sampling, Status, VersionsResponse
 from guerdon_services import models
+from guerdon_services.rollout import engines
 from guerdon_services.rollout.engine import Engine, Row, Sampled
-from guerdon_services.rollout.engines import open_engine
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.scorer import (
     RELEASE,
@@ -35,15 +35,25 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
 
     def __init__(self, settings: RolloutSettings) -> None:
         super().__init__(settings)
-        self.batching = Batching(
-            max_items=settings.max_batch, max_wait_ms=settings.max_wait_ms, concurrency=1
-        )
+        # vLLM makes batches of its own out of what comes when it comes.
+        concurrency = engines.concurrency(settings)
+        one = Batching(max_items=1, max_wait_ms=0, concurrency=concurrency)
+        self.batching = one if concurrency > 1 else self._batches(1)
         self.version_wait_s = settings.version_wait_s
         self._engine: Engine | None = None
+        self._tokenizing = threading.Lock()
+
+    def _batches(self, concurrency: int) -> Batching:
+        settings = self.settings
+        return Batching(
+            max_items=settings.max_batch, max_wait_ms=settings.max_wait_ms, concurrency=concurrency
+        )
 
     def open(self) -> None:
         """Load the policy."""
-        self._engine = open_engine(self.settings)
+        self._engine = engines.open_engine(self.settings)
+        if self._engine.name == "transformers":
+            self.batching = self._batches(self.batching.concurrency)
 
     def close(self) -> None:
         """Release the policy."""
@@ -89,9 +99,11 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
         details = {
             "model": str(settings.model),
             "weights_dir": str(settings.weights_dir or ""),
-            "engine": "transformers" if settings.engine == "auto" else settings.engine,
+            "engine": engines.chosen(settings) if self._engine is None else self._engine.name,
             "served_name": self.served_name,
         }
+        if self._engine is not None:
+            details["state"] = self._engine.state
         context = None if self._engine is None else self._engine.context_length
         return details if context is None else {**details, "context_length": str(context)}
 
@@ -143,16 +155,25 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
                 stop=tuple(sampling.stop),
-                seed=secrets.randbits(63) if seed is None else _row_seed(seed, number),
+                seed=None if seed is None else _row_seed(seed, number),
+                stop_token_ids=tuple(sampling.stop_token_ids),
+                min_p=sampling.min_p,
+                presence_penalty=sampling.presence_penalty,
+                frequency_penalty=sampling.frequency_penalty,
+                repetition_penalty=sampling.repetition_penalty,
+                min_new_tokens=sampling.min_new_tokens,
+                ignore_eos=sampling.ignore_eos,
+                raw_logprobs=sampling.raw_logprobs,
             )
             for number in range(sampling.n)
         ]
 
     def _prompt_ids(self, sample: GenerateSample) -> list[int]:
         engine = self.engine
-        ids = models.encode_prompt(
-            engine.tokenizer, sample.prompt, sample.prompt_token_ids, context=engine.context_length
-        )
+        with self._tokenizing:  # a tokenizer of transformers is used by one thread at a time
+            ids = models.encode_prompt(
+                engine.tokenizer, sample.prompt, sample.prompt_token_ids, context=engine.context_length
+            )
         size = engine.vocabulary_size
         for index, token in enumerate(ids):
             if not 0 <= token < size:
@@ -165,7 +186,17 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
         for index, stop in enumerate(sampling.stop):
             if not stop:
                 raise Unscorable(f"sampling.stop[{index}]: empty; it would stop before the first token")
+        size = self.engine.vocabulary_size
+        for index, token in enumerate(sampling.stop_token_ids):
+            if not 0 <= token < size:
+                raise Unscorable(
+                    f"sampling.stop_token_ids[{index}]: token id {token} is outside the vocabulary of {size}"
+                )
         asked, most = sampling.max_new_tokens, self.settings.max_new_tokens
+        if sampling.min_new_tokens > asked:
+            raise Unscorable(
+                f"sampling.min_new_tokens: {sampling.min_new_tokens} is more than max_new_tokens, {asked}"
+            )
         if asked > most:
             raise Unscorable(f"sampling.max_new_tokens: {asked} is more than this service's limit of {most}")
         context = self.engine.context_length
@@ -185,7 +216,9 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
                 token_ids=one.token_ids,
                 logprobs=one.logprobs,
                 finish_reason=one.finish_reason,
-                model_version=self.engine.version,
+                model_version=one.version,
+                raw_logprobs=one.raw_logprobs,
+                last_version=one.last_version,
             )
             for one in sampled
         ]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from guerdon_services.models import WeightsLocation
 from guerdon_services.runtime.scorer import ScorerSettings
@@ -16,6 +16,7 @@ class RolloutSettings(ScorerSettings):
     model: Path
     #: The `guerdon.weights` folder to follow, or the URL of one; `model` itself when absent.
     weights_dir: WeightsLocation | None = None
+    #: auto: vllm where it is installed for the device and runs the model, transformers elsewhere.
     engine: Literal["auto", "transformers", "vllm"] = "auto"
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -23,8 +24,17 @@ class RolloutSettings(ScorerSettings):
     threads: Annotated[int, Field(ge=1)] = 1
     #: Rows decoded together.
     max_batch: Annotated[int, Field(ge=1)] = 64
-    #: Tokens, prompts and responses together, whose keys and values are in memory at the same time.
+    #: Tokens, prompts and responses together, whose keys and values are in memory at the same time (transformers).
     max_tokens: Annotated[int, Field(ge=1)] = 32_768
+    #: Memory for keys and values (vllm); where absent a gigabyte on CPUs and what vLLM finds free on GPUs.
+    kv_cache_mb: Annotated[int, Field(ge=1)] | None = None
+    #: What becomes of responses under way when new weights come (vllm). finish: they end under the old ones first.
+    #: restart: they are sampled anew. keep: they go on under the new ones, and say so. Transformers always finishes.
+    on_update: Literal["finish", "restart", "keep"] = "finish"
+    #: Seconds that taking up new weights may take, and that `finish` waits before it restarts the rest (vllm).
+    update_limit_s: Annotated[float, Field(gt=0)] = 300.0
+    #: Further arguments of vLLM's engine, for example tensor_parallel_size; they win over ours.
+    vllm: dict[str, JsonValue] = {}
     #: The most that a request may ask for as `sampling.max_new_tokens`.
     max_new_tokens: Annotated[int, Field(ge=1)] = 16_384
     #: How long a batch waits to fill.

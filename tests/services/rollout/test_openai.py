@@ -171,7 +171,7 @@ async def test_a_failure_in_a_stream_is_its_last_event(http: httpx.AsyncClient) 
         (COMPLETIONS, {"prompt": "a", "best_of": 4}, 400, "best_of", "not supported"),
         (COMPLETIONS, {"prompt": "a", "echo": True}, 400, "echo", "not supported"),
         (COMPLETIONS, {"prompt": "a", "logit_bias": {"5": 1}}, 400, "logit_bias", "not supported"),
-        (COMPLETIONS, {"prompt": "a", "presence_penalty": 0.5}, 400, "presence_penalty", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "suffix": "x"}, 400, "suffix", "not supported"),
         (COMPLETIONS, {"prompt": "a", "guided_regex": "x"}, 400, "guided_regex", "not supported"),
         (COMPLETIONS, {"prompt": "a", "logprobs": 5}, 400, "logprobs", "less than or equal to 1"),
         (COMPLETIONS, {"prompt": "a", "temperature": -1}, 400, "temperature", "greater than or equal"),

@@ -18,15 +18,24 @@ class Sampler:
     """Draws one token per row and step.
 
     A row's randomness is a stream of uniform numbers from its own seed, turned into tokens by the inverse of
-    the cumulative distribution: the same seed gives the same response in any company.
+    the cumulative distribution: the same seed gives the same response in any company. `end_tokens` are the ids
+    that end each row's response.
     """
 
-    def __init__(self, rows: Sequence[Row], device: torch.device) -> None:
+    def __init__(
+        self, rows: Sequence[Row], end_tokens: Sequence[frozenset[int]], vocabulary: int, device: torch.device
+    ) -> None:
         self._temperature_B = torch.tensor([row.temperature for row in rows], device=device)
         self._top_p_B = torch.tensor([row.top_p for row in rows], dtype=torch.float64, device=device)
         self._top_k_B = torch.tensor([row.top_k for row in rows], device=device)
+        self._min_p_B = torch.tensor([row.min_p for row in rows], dtype=torch.float64, device=device)
+        self._least = [row.min_new_tokens for row in rows]
+        self._end_tokens = list(end_tokens)
         steps = max(row.max_new_tokens for row in rows)
         self._uniforms_BT = torch.stack([_uniforms(row, steps) for row in rows])
+        self._truncates = any(row.truncated for row in rows)
+        self._penalties = _Penalties(rows, vocabulary, device) if any(row.penalised for row in rows) else None
+        self._raw = any(row.raw_logprobs for row in rows)
         self._step = 0
 
     def keep(self, kept_B: Tensor) -> None:
@@ -34,28 +43,52 @@ class Sampler:
         self._temperature_B = self._temperature_B[kept_B]
         self._top_p_B = self._top_p_B[kept_B]
         self._top_k_B = self._top_k_B[kept_B]
+        self._min_p_B = self._min_p_B[kept_B]
         self._uniforms_BT = self._uniforms_BT[kept_B.cpu()]
+        kept = kept_B.tolist()
+        self._least = [self._least[index] for index in kept]
+        self._end_tokens = [self._end_tokens[index] for index in kept]
+        if self._penalties is not None:
+            self._penalties.keep(kept_B)
 
-    def draw(self, logits_BV: Tensor) -> tuple[Tensor, Tensor]:
-        """The next token of each row and its log-prob (fp32, see `Sampled`); both of shape B."""
+    def draw(self, logits_BV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The next token of each row, its log-prob (fp32, see `Sampled`), and that at temperature 1; all of shape B."""
+        logits_BV = logits_BV.float()
         greedy_B = self._temperature_B == 0
         temperature_B = torch.where(greedy_B, 1.0, self._temperature_B.clamp(min=_COLDEST))
-        logps_BV = (logits_BV.float() / temperature_B[:, None]).log_softmax(-1)
+        logps_BV = (logits_BV / temperature_B[:, None]).log_softmax(-1)
         uniform_B = self._uniforms_BT[:, self._step].to(logps_BV.device)
+        drawn_BV = self._moved(logits_BV, logps_BV, temperature_B)
         self._step += 1
-        tokens_B = logps_BV.argmax(-1)
+        tokens_B = drawn_BV.argmax(-1)
         if not greedy_B.all():
-            probs_BV = self._truncate(logps_BV.double().exp())
+            probs_BV = self._truncate(drawn_BV.double().exp())
             tokens_B = torch.where(greedy_B, tokens_B, _invert(probs_BV, uniform_B))
-        return tokens_B, logps_BV.gather(-1, tokens_B[:, None])[:, 0]
+        if self._penalties is not None:
+            self._penalties.add(tokens_B)
+        chosen_B1 = tokens_B[:, None]
+        taken_B = logps_BV.gather(-1, chosen_B1)[:, 0]
+        raw_B = logits_BV.log_softmax(-1).gather(-1, chosen_B1)[:, 0] if self._raw else taken_B
+        return tokens_B, taken_B, raw_B
+
+    def _moved(self, logits_BV: Tensor, logps_BV: Tensor, temperature_B: Tensor) -> Tensor:
+        """Log-probs that are drawn from: those given, unless penalties apply or the end must not come yet."""
+        early = [index for index, least in enumerate(self._least) if self._step < least]
+        if self._penalties is None and not early:
+            return logps_BV
+        moved_BV = logits_BV.clone() if self._penalties is None else self._penalties.applied(logits_BV)
+        for index in early:
+            moved_BV[index, sorted(self._end_tokens[index])] = -torch.inf
+        return (moved_BV / temperature_B[:, None]).log_softmax(-1)
 
     def _truncate(self, probs_BV: Tensor) -> Tensor:
-        """Zero what top-k and then top-p exclude; the rest is not normalised again."""
-        vocabulary = probs_BV.shape[-1]
-        limit_B = torch.where(self._top_k_B == 0, vocabulary, self._top_k_B.clamp(max=vocabulary))
-        if bool((limit_B == vocabulary).all()) and bool((self._top_p_B >= 1).all()):
+        """Zero what min-p, top-k and then top-p exclude; the rest is not normalised again."""
+        if not self._truncates:
             return probs_BV
-        sorted_BV, order_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
+        vocabulary = probs_BV.shape[-1]
+        least_B1 = self._min_p_B[:, None] * probs_BV.amax(-1, keepdim=True)
+        sorted_BV, order_BV = (probs_BV * (probs_BV >= least_B1)).sort(dim=-1, descending=True, stable=True)
+        limit_B = torch.where(self._top_k_B == 0, vocabulary, self._top_k_B.clamp(max=vocabulary))
         rank_V = torch.arange(vocabulary, device=probs_BV.device)
         sorted_BV = sorted_BV * (rank_V < limit_B[:, None])
         # A token is in the nucleus while those before it have less than top_p of what top-k left.
@@ -65,11 +98,49 @@ class Sampler:
         return torch.zeros_like(probs_BV).scatter(-1, order_BV, sorted_BV)
 
 
+class _Penalties:
+    """What was written before, and how it moves the logits: OpenAI's two penalties and CTRL's repetition penalty."""
+
+    def __init__(self, rows: Sequence[Row], vocabulary: int, device: torch.device) -> None:
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, device=device)[:, None]
+
+        self._presence_B1 = column([row.presence_penalty for row in rows])
+        self._frequency_B1 = column([row.frequency_penalty for row in rows])
+        self._repetition_B1 = column([row.repetition_penalty for row in rows])
+        self._written_BV = torch.zeros(len(rows), vocabulary, device=device)
+        self._prompt_BV = torch.zeros(len(rows), vocabulary, dtype=torch.bool, device=device)
+        for index, row in enumerate(rows):
+            self._prompt_BV[index, list(row.prompt_ids)] = True
+
+    def keep(self, kept_B: Tensor) -> None:
+        """Go on with these rows only."""
+        for name, tensor in list(vars(self).items()):
+            setattr(self, name, tensor[kept_B])
+
+    def add(self, tokens_B: Tensor) -> None:
+        """Count one more token of each row."""
+        self._written_BV.scatter_add_(-1, tokens_B[:, None], torch.ones_like(self._presence_B1))
+
+    def applied(self, logits_BV: Tensor) -> Tensor:
+        """The logits that are sampled from."""
+        written_BV = self._written_BV > 0
+        repeated_BV = torch.where(
+            logits_BV > 0, logits_BV / self._repetition_B1, logits_BV * self._repetition_B1
+        )
+        moved_BV = torch.where(self._prompt_BV | written_BV, repeated_BV, logits_BV)
+        return moved_BV - self._frequency_B1 * self._written_BV - self._presence_B1 * written_BV
+
+
 def _uniforms(row: Row, steps: int) -> Tensor:
     """The row's random numbers in [0, 1), float64, one per step; fewer steps are a prefix of more."""
     if row.temperature == 0:
         return torch.zeros(steps, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(row.seed)
+    generator = torch.Generator()
+    if row.seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(row.seed)
     drawn = torch.rand(row.max_new_tokens, generator=generator, dtype=torch.float64)
     return torch.nn.functional.pad(drawn, (0, steps - row.max_new_tokens))
 

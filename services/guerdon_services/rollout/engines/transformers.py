@@ -5,6 +5,7 @@ position ids; equal prompts are computed once; a row that has finished leaves th
 """
 
 import inspect
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
 
@@ -24,11 +25,14 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class TransformersEngine:
-    """Runs any causal model of transformers, on CPU or GPU."""
+    """Runs any causal model of transformers, on CPU or GPU; one call at a time."""
+
+    name = "transformers"
 
     def __init__(self, settings: RolloutSettings) -> None:
         models.set_threads(settings.threads)
         self._settings = settings
+        self._turn = threading.Lock()
         self._followed = models.FollowedModel(settings.model, settings.weights_dir, device=settings.device)
         self._model: Any = self._followed.model
         self._model.to(_DTYPES[settings.dtype])
@@ -42,6 +46,11 @@ class TransformersEngine:
     def version(self) -> int:
         """The version of the weights that answer now."""
         return self._followed.version
+
+    @property
+    def state(self) -> str:
+        """What serves."""
+        return f"version {self.version} serves"
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -64,7 +73,8 @@ class TransformersEngine:
 
     def refresh(self) -> None:
         """Take up the latest published weights, if there are newer ones."""
-        self._followed.refresh()
+        with self._turn:
+            self._followed.refresh()
 
     def close(self) -> None:
         """Download no more."""
@@ -74,9 +84,10 @@ class TransformersEngine:
     def generate(self, rows: Sequence[Row]) -> list[Sampled]:
         """One response per row, in order."""
         sampled: dict[int, Sampled] = {}
-        for indices in self._batches(rows):
-            for index, one in zip(indices, self._decode([rows[i] for i in indices]), strict=True):
-                sampled[index] = one
+        with self._turn:
+            for indices in self._batches(rows):
+                for index, one in zip(indices, self._decode([rows[i] for i in indices]), strict=True):
+                    sampled[index] = one
         return [sampled[index] for index in range(len(rows))]
 
     def _batches(self, rows: Sequence[Row]) -> Iterator[list[int]]:
@@ -100,16 +111,21 @@ class TransformersEngine:
 
     def _decode(self, rows: Sequence[Row]) -> list[Sampled]:
         """Sample one batch: prompts first, then a token of every unfinished row per step."""
-        progress = [_Progress(row, self.tokenizer, self._eos) for row in rows]
+        ends = [
+            frozenset(row.stop_token_ids) | (frozenset() if row.ignore_eos else self._eos) for row in rows
+        ]
+        progress = [
+            _Progress(row, self.tokenizer, end, self.version) for row, end in zip(rows, ends, strict=True)
+        ]
         logits_BV, state = self._prefill(rows)
-        sampler = Sampler(rows, self._device)
+        sampler = Sampler(rows, ends, logits_BV.shape[-1], self._device)
         active = list(progress)
         while True:
-            tokens_B, logps_B = sampler.draw(logits_BV)
+            tokens_B, logps_B, raws_B = sampler.draw(logits_BV)
             report_progress()
-            ids = tokens_B.tolist()
-            for one, token, logp in zip(active, ids, logps_B.tolist(), strict=True):
-                one.add(token, logp)
+            drawn = zip(tokens_B.tolist(), logps_B.tolist(), raws_B.tolist(), strict=True)
+            for one, (token, logp, raw) in zip(active, drawn, strict=True):
+                one.add(token, logp, raw)
             going = [index for index, one in enumerate(active) if one.finish_reason is None]
             if not going:
                 return [one.result() for one in progress]
@@ -180,33 +196,48 @@ class _State:
 
 
 class _Progress:
-    """One row's response so far."""
+    """One row's response so far; `ends` are the ids that complete it."""
 
-    def __init__(self, row: Row, tokenizer: PreTrainedTokenizerBase, eos: frozenset[int]) -> None:
+    def __init__(
+        self, row: Row, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int], version: int
+    ) -> None:
         self._row = row
         self._tokenizer = tokenizer
-        self._eos = eos
+        self._ends = ends
+        self._version = version
         self._stop = StopStrings(tokenizer, row.stop)
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
+        self._raw_logprobs: list[float] = []
         self._text: str | None = None
         self.finish_reason: Literal["stop", "length"] | None = None
 
-    def add(self, token: int, logprob: float) -> None:
+    def add(self, token: int, logprob: float, raw_logprob: float) -> None:
         """Take the next token and see whether the response ends with it."""
         self._token_ids.append(token)
         self._logprobs.append(logprob)
-        self._text = self._stop.cut(self._token_ids)
-        if token in self._eos or self._text is not None:
+        self._raw_logprobs.append(raw_logprob)
+        written = len(self._token_ids)
+        if written >= self._row.min_new_tokens:
+            self._text = self._stop.cut(self._token_ids)
+            if self._text is None and token in self._ends:
+                self._text = decode(self._tokenizer, self._token_ids[:-1])
+        if self._text is not None:
             self.finish_reason = "stop"
-        elif len(self._token_ids) == self._row.max_new_tokens:
+        elif written == self._row.max_new_tokens:
             self.finish_reason = "length"
 
     def result(self) -> Sampled:
         """The finished response."""
         assert self.finish_reason is not None
-        text = decode(self._tokenizer, self._token_ids) if self._text is None else self._text
-        return Sampled(self._token_ids, self._logprobs, text, self.finish_reason)
+        return Sampled(
+            token_ids=self._token_ids,
+            logprobs=self._logprobs,
+            text=decode(self._tokenizer, self._token_ids) if self._text is None else self._text,
+            finish_reason=self.finish_reason,
+            version=self._version,
+            raw_logprobs=self._raw_logprobs if self._row.raw_logprobs else [],
+        )
 
 
 def _end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

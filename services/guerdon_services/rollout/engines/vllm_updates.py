@@ -1,0 +1,224 @@
+"""The life of a vLLM engine: which version it serves, how it takes up another, how it is started again.
+
+At most one update or start runs at a time. While it does, no group begins; what becomes of those that run is the
+setting `on_update`. An update that fails leaves the old version serving, and the state says so: the old weights are
+read again, and if that does not work either, or something hangs, the engine is ended and started with them.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+
+from guerdon_services.rollout.engines.vllm_weights import Followed, Found, Unfit
+from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.runtime.scorer import NotReady
+
+if TYPE_CHECKING:
+    from guerdon_services.rollout.engines.vllm_core import Core
+
+_log = structlog.get_logger(__name__)
+
+#: What pausing does to requests that run: vLLM's words.
+Pause = Literal["wait", "abort", "keep"]
+
+#: Seconds until an engine that could not be started is tried again: first, and at most.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+
+
+class EngineDied(Exception):
+    """The engine's processes ended under a request."""
+
+
+class Updates:
+    """Owns the engine's `core`; everything but `state` and `steps` is used on the event loop only.
+
+    `start` starts an engine with the weights of a folder.
+    """
+
+    def __init__(
+        self, settings: RolloutSettings, followed: Followed, start: "Callable[[Path], Core]"
+    ) -> None:
+        self._settings = settings
+        self._followed = followed
+        self._start = start
+        self._core: Core | None = None
+        self._lock = asyncio.Lock()
+        self._open = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._running = 0
+        self._began = 0
+        self._pause_s, self._try_at = _FIRST_PAUSE_S, 0.0
+        self._broken = "the engine is being started"
+        self._refusal = ""
+
+    @property
+    def core(self) -> "Core":
+        """The engine that serves, or served last."""
+        assert self._core is not None
+        return self._core
+
+    @property
+    def steps(self) -> int:
+        """Grows with every step of any engine, and with every start."""
+        return self._began + (0 if self._core is None else self._core.gauge.steps)
+
+    @property
+    def state(self) -> str:
+        """For people: what serves, and what went wrong last."""
+        serves = self._broken or f"version {self._followed.version} serves"
+        return f"{serves}; {self._refusal}" if self._refusal else serves
+
+    async def start(self) -> None:
+        """Start the engine with the latest version.
+
+        Raises:
+            Exception: it does not start.
+        """
+        async with self._lock:
+            await self._begin(self._followed.path)
+
+    def stop(self) -> None:
+        """End the engine."""
+        self._broken = "the engine was ended"
+        if self._core is not None:
+            self._core.stop()
+
+    async def serving(self) -> "Core":
+        """The engine, once it takes work.
+
+        Raises:
+            NotReady: it could not be started.
+        """
+        await self._open.wait()
+        if self._broken:
+            raise NotReady(self._broken)
+        return self.core
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """Count a group as under way."""
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    def died(self) -> None:
+        """Somebody noticed that the engine is dead: nothing begins until `revive` has started another."""
+        if self.core.dead and not self._broken:
+            self._open.clear()
+
+    async def revive(self) -> None:
+        """Start the engine again if it is dead; one that could not be started is tried again now and then."""
+        if not (self.core.dead or self._broken) or time.monotonic() < self._try_at:
+            return
+        async with self._lock:
+            if self.core.dead or self._broken:
+                _log.error("the engine died", version=self._followed.version)
+                await self._restart()
+
+    async def take_up(self) -> None:
+        """Serve the latest published version, if it is another one and whole.
+
+        Raises:
+            ValueError, OSError: the folder cannot be read.
+        """
+        if self._followed.newer() is None:
+            return
+        async with self._lock:
+            found = self._followed.newer()
+            if found is None or self._broken or self.core.dead:
+                return
+            try:
+                await asyncio.to_thread(self._followed.check, found)
+            except Unfit as error:
+                self._refuse(found, error)
+                return
+            await self._update(found)
+
+    async def _update(self, found: Found) -> None:
+        began = time.monotonic()
+        self._open.clear()
+        try:
+            how = await self._quiet()
+            async with asyncio.timeout(self._settings.update_limit_s):
+                await self.core.pause(how)
+                await self.core.reload(found.path, found.version, keep=how == "keep")
+                await self.core.resume()
+        except Exception as error:
+            self._refuse(found, error)
+            await self._go_back(error)
+            return
+        finally:
+            self._open.set()
+        self._followed.taken_up(found)
+        self._refusal = ""
+        _log.info("weights taken up", version=found.version, seconds=round(time.monotonic() - began, 2))
+
+    async def _quiet(self) -> Pause:
+        """See to the groups under way as the policy says; how to pause then."""
+        if self._settings.on_update == "keep":
+            return "keep"
+        if self._settings.on_update == "finish":
+            try:
+                await asyncio.wait_for(self._idle.wait(), self._settings.update_limit_s)
+            except TimeoutError:
+                _log.warning("groups did not finish in time, they are sampled anew", groups=self._running)
+        return "abort"
+
+    def _refuse(self, found: Found, error: Exception) -> None:
+        self._followed.refuse(found)
+        self._refusal = f"version {found.version} was refused: {type(error).__name__}: {error}"
+        _log.warning(
+            "weights refused", version=found.version, serving=self._followed.version, error=str(error)
+        )
+
+    async def _go_back(self, error: Exception) -> None:
+        """After an update that failed half-way: the old weights again, in a new engine if need be."""
+        if not (self.core.dead or isinstance(error, TimeoutError)):
+            try:
+                async with asyncio.timeout(self._settings.update_limit_s):
+                    await self.core.reload(self._followed.path, self._followed.version, keep=True)
+                    await self.core.resume()
+                return
+            except Exception as second:
+                _log.warning(
+                    "the old weights cannot be read again", error=f"{type(second).__name__}: {second}"
+                )
+        await self._restart()
+
+    async def _restart(self) -> None:
+        """A new engine with the version that served; `serving` says so where none can be started."""
+        self._open.clear()
+        self._broken = "the engine is being started again"
+        self.core.stop()
+        try:
+            self._followed.settle()
+            await self._begin(self._followed.path)
+        except Exception as error:
+            self._broken = f"the engine cannot be started: {type(error).__name__}: {error}"
+            _log.error("the engine cannot be started", error=str(error), again_in_s=self._pause_s)
+            self._try_at = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._open.set()
+
+    async def _begin(self, path: Path) -> None:
+        self._began += 1 + (0 if self._core is None else self._core.gauge.steps)
+        self._core = self._start(path)
+        try:
+            async with asyncio.timeout(self._settings.update_limit_s):
+                await self._core.ready(self._followed.version)
+        except BaseException:
+            self._core.stop()
+            raise
+        self._broken, self._pause_s = "", _FIRST_PAUSE_S
+        self._open.set()

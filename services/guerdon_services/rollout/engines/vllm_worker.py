@@ -1,0 +1,79 @@
+"""What runs inside vLLM's worker processes; nothing else imports this module.
+
+vLLM has log-probs before temperature ("raw") and after truncation ("processed"). A trainer needs them between the two:
+at the sampling temperature, over the whole vocabulary. And a worker must not outlive the service that started it.
+"""
+
+# pyright: reportMissingImports=false
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.v1.sample.sampler import Sampler
+
+#: Environment variable with the process id of the service.
+SERVICE_PID = "GUERDON_ROLLOUT_PID"
+#: vLLM samples greedily below this temperature.
+_GREEDY_BELOW = 1e-5
+_LOOK_EVERY_S = 1.0
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker class; its methods are what `collective_rpc` can call."""
+
+    def guerdon_ready(self) -> str:
+        """Make the sampler report log-probs at the sampling temperature; the kind of the model runner.
+
+        Raises:
+            RuntimeError: this runner samples with something else.
+        """
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        if not isinstance(runner.sampler, Sampler):
+            raise RuntimeError(f"{type(runner).__name__} samples with {type(runner.sampler).__name__}")
+        runner.sampler.__class__ = _TemperedSampler
+        threading.Thread(target=_end_with_the_service, name="service watch", daemon=True).start()
+        return type(runner).__name__
+
+
+class _TemperedSampler(Sampler):
+    """vLLM's sampler, whose "raw" log-probs are at each row's temperature. Shapes: B rows, V vocabulary."""
+
+    _temperature_B: Tensor | None = None
+
+    def forward(self, logits: Tensor, sampling_metadata: Any, *arguments: Any, **named: Any) -> Any:
+        self._temperature_B = sampling_metadata.temperature
+        try:
+            return super().forward(logits, sampling_metadata, *arguments, **named)
+        finally:
+            # Log-probs of prompts are asked of the same object, and stay at temperature 1.
+            self._temperature_B = None
+
+    def compute_logprobs(self, logits: Tensor) -> Tensor:  # type: ignore[override]
+        logits_BV = logits.to(torch.float32)
+        if self._temperature_B is not None:
+            temperature_B = self._temperature_B
+            greedy_B = temperature_B < _GREEDY_BELOW
+            logits_BV = logits_BV / torch.where(greedy_B, 1.0, temperature_B)[:, None]
+        return logits_BV.log_softmax(-1)
+
+
+def _end_with_the_service() -> None:
+    service, engine = int(os.environ[SERVICE_PID]), os.getppid()
+    while _alive(service):
+        time.sleep(_LOOK_EVERY_S)
+    if engine != service and os.getppid() == engine:
+        os.kill(engine, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # After the name in brackets: Z is a process that nobody has reaped.
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+    except FileNotFoundError:
+        return False
