@@ -7,6 +7,7 @@ are written in order as soon as all before them are, so that a run that was kill
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from guerdon.types import Result, Sample, Status
 Row = dict[str, Any]
 
 _ADDED = ("", "_status", "_reason", "_scorer")
+#: Bytes that are read at a time from the end of a file.
+_BLOCK = 65536
+_LINES = (".jsonl", ".ndjson", ".json")
 _SAMPLE_FIELDS = frozenset(Sample.model_fields)
 
 
@@ -42,7 +46,7 @@ def read_rows(file: Path) -> Iterator[Row]:
         return _saved_rows(file)
     if file.suffix == ".parquet":
         return _parquet_rows(file)
-    if file.suffix in (".jsonl", ".ndjson", ".json", ".gz"):
+    if file.suffix in (*_LINES, ".gz"):
         return _json_rows(file)
     raise InvalidRequest(f"{file}: rows are read from .jsonl, .jsonl.gz, .parquet or a folder of datasets")
 
@@ -51,8 +55,7 @@ def count_rows(file: Path) -> int | None:
     """How many rows there are, where that can be had without reading all of them."""
     if file.suffix != ".parquet":
         return None
-    parquet: Any = _imported("pyarrow.parquet", file)
-    return int(parquet.ParquetFile(file).metadata.num_rows)
+    return int(_parquet_file(file).metadata.num_rows)
 
 
 def sample_of(row: Row, columns: Columns, number: int) -> Sample:
@@ -93,11 +96,12 @@ class Scoring:
         """Score what there is to score, calling `done` with each result; the summary of these.
 
         Raises:
-            InvalidRequest: a row is no sample, or the output is of other data.
+            InvalidRequest: a row is no sample, or the output is of other data, of no known kind, or the data itself.
             Unauthorized: the service wants another token.
+            OSError: the output cannot be written.
         """
-        lines = self.out if self.out.suffix != ".parquet" else self.out.with_suffix(".partial.jsonl")
-        _cut_torn_line(lines)
+        self._check_output()
+        lines = self._lines()
         summary = Summary()
         with _written(lines, anew=self.again) as file:
             wanted = (
@@ -106,6 +110,7 @@ class Scoring:
             async with aclosing(score_each(judge, wanted, window=self.window)) as results:
                 for _, row, old in self._pairs(lines):
                     if old is not None:
+                        summary.kept += 1
                         if self.again:
                             _write(file, old)
                         continue
@@ -116,6 +121,28 @@ class Scoring:
         if lines != self.out:
             _to_parquet(lines, self.out)
         return summary
+
+    def _check_output(self) -> None:
+        """A million rows are not to be scored first, and their file lost."""
+        if self.out.suffix not in (*_LINES, ".parquet"):
+            raise InvalidRequest(f"{self.out}: rows are written to .jsonl or .parquet")
+        if self.out.exists() and not self.out.is_file():
+            raise InvalidRequest(f"{self.out}: is no file")
+        if self.out.exists() and self.data.exists() and self.out.samefile(self.data):
+            raise InvalidRequest(f"{self.out}: is the data itself; give another output")
+
+    def _lines(self) -> Path:
+        """The file that rows are added to: the output, or one beside a Parquet file, with what that holds already."""
+        if self.out.suffix != ".parquet":
+            lines = self.out
+        else:
+            lines = self.out.with_suffix(".partial.jsonl")
+            if self.out.exists() and not lines.exists():
+                with _written(lines, anew=True) as file:
+                    for row in _parquet_rows(self.out):
+                        _write(file, row)
+        _cut_torn_line(lines)
+        return lines
 
     def _pairs(self, lines: Path) -> Iterator[tuple[int, Row, Row | None]]:
         """Each row, its number, and what an earlier run wrote of it, where that stands."""
@@ -132,7 +159,8 @@ class Scoring:
 
     def _same(self, row: Row, old: Row) -> bool:
         added = {self.name + suffix for suffix in _ADDED}
-        return {key: value for key, value in old.items() if key not in added} == row
+        kept = {key: value for key, value in old.items() if key not in added}
+        return added <= set(old) and (kept == row or _without_nulls(kept) == _without_nulls(row))
 
     def _added(self, result: Result) -> Row:
         scorer = f"{result.scorer} {result.scorer_version}".strip()
@@ -140,9 +168,26 @@ class Scoring:
         return {self.name + suffix: value for suffix, value in zip(_ADDED, values, strict=True)}
 
 
+def _without_nulls(value: Any) -> Any:
+    """A value without what is null in it: Parquet gives every row the columns of all."""
+    if isinstance(value, dict):
+        items = cast(Row, value).items()
+        return {key: _without_nulls(one) for key, one in items if one is not None}
+    if isinstance(value, list):
+        return [_without_nulls(one) for one in cast(list[Any], value)]
+    return value
+
+
 def _json_rows(file: Path) -> Iterator[Row]:
     with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as lines:
-        for number, line in enumerate(cast(Iterable[bytes], lines), start=1):
+        numbered = enumerate(cast(Iterable[bytes], lines), start=1)
+        while True:
+            try:
+                number, line = next(numbered, (0, b""))
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise InvalidRequest(f"{file}: {error}") from error
+            if not number:
+                return
             if line.strip():
                 yield _row(file, number, line)
 
@@ -158,10 +203,18 @@ def _row(file: Path, number: int, line: bytes) -> Row:
 
 
 def _parquet_rows(file: Path) -> Iterator[Row]:
-    parquet: Any = _imported("pyarrow.parquet", file)
-    for batch in parquet.ParquetFile(file).iter_batches(batch_size=1024):
+    for batch in _parquet_file(file).iter_batches(batch_size=1024):
         for row in batch.to_pylist():
             yield _through_json(row)
+
+
+def _parquet_file(file: Path) -> Any:
+    parquet: Any = _imported("pyarrow.parquet", file)
+    arrow: Any = _imported("pyarrow", file)
+    try:
+        return parquet.ParquetFile(file)
+    except arrow.ArrowException as error:
+        raise InvalidRequest(f"{file}: {error}") from error
 
 
 def _saved_rows(folder: Path) -> Iterator[Row]:
@@ -187,15 +240,28 @@ def _imported(module: str, file: Path) -> Any:
 
 @contextmanager
 def _written(file: Path, *, anew: bool) -> Generator[BinaryIO]:
-    """The file to append to; or, `anew`, one that takes its place at the end."""
-    if not anew:
-        with file.open("ab") as lines:
+    """The file to append to; or, `anew`, one that takes its place at the end.
+
+    Raises:
+        OSError: it cannot be written; the error names it, as those of a full disk do not by themselves.
+    """
+    try:
+        with _replaced(file) if anew else file.open("ab") as lines:
             yield lines
-        return
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
+
+
+@contextmanager
+def _replaced(file: Path) -> Generator[BinaryIO]:
     beside = file.with_name(f".{file.name}.{os.getpid()}")
-    with beside.open("wb") as lines:
-        yield lines
-    beside.replace(file)
+    try:
+        with beside.open("wb") as lines:
+            yield lines
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _write(file: BinaryIO, row: Row) -> None:
@@ -208,12 +274,31 @@ def _cut_torn_line(file: Path) -> None:
     if not file.exists():
         return
     with file.open("r+b") as lines:
-        content = lines.read()
-        lines.truncate(content.rfind(b"\n") + 1)
+        end = lines.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - _BLOCK)
+            lines.seek(begin)
+            if (newline := lines.read(end - begin).rfind(b"\n")) >= 0:
+                end = begin + newline + 1
+                break
+            end = begin
+        lines.truncate(end)
 
 
 def _to_parquet(lines: Path, out: Path) -> None:
+    """The rows as Parquet, which knows one type per column.
+
+    Raises:
+        InvalidRequest: a column has several; the rows stay where they are.
+    """
     parquet: Any = _imported("pyarrow.parquet", out)
     arrow: Any = _imported("pyarrow", out)
-    parquet.write_table(arrow.Table.from_pylist(list(_json_rows(lines))), out)
+    rows = list(_json_rows(lines))
+    # Arrow takes the columns of the first row for those of all.
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:
+        table = arrow.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
+        parquet.write_table(table, out)
+    except (arrow.ArrowException, TypeError) as error:
+        raise InvalidRequest(f"{out}: cannot be Parquet: {error}; all rows are in {lines}") from error
     lines.unlink()

@@ -13,7 +13,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -28,11 +28,12 @@ from rich.table import Table
 
 from guerdon.blocking import Client
 from guerdon.bulk_files import Scoring
-from guerdon.cli_score import default_output, read_samples, score_file
+from guerdon.cli_score import Asked, default_output, read_samples, score_file
 from guerdon.codec import describe
 from guerdon.columns import Columns
 from guerdon.errors import GuerdonError, InvalidRequest
 from guerdon.integrations.target import DEFAULT_URL
+from guerdon.summary import Summary
 from guerdon.tracing import export_spans
 from guerdon.types import (
     Options,
@@ -65,37 +66,41 @@ Token = Annotated[str | None, typer.Option(envvar="GUERDON_TOKEN", help="Bearer 
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds, retries included.")]
 
 
+Data = Annotated[
+    Path | None, typer.Argument(help="Rows to score: .jsonl, .jsonl.gz, .parquet, or a folder of datasets.")
+]
+DefaultUrl = Annotated[str, typer.Option(envvar="GUERDON_URL", help="Address of the service.")]
+References = Annotated[list[str] | None, typer.Option(help="A right answer; any of several will do.")]
+Samples = Annotated[Path | None, typer.Option(help="JSONL file with one sample a line; - for stdin.")]
+ScorerOptions = Annotated[str, typer.Option(help="The scorer's options, as JSON.")]
+WhichService = Annotated[
+    str | None, typer.Option("--service", help="Which service; whose queue with a redis:// address.")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Rows with their rewards, .jsonl or .parquet.")]
+Mix = Annotated[Path | None, typer.Option(help="YAML file that mixes several services.")]
+WhichColumns = Annotated[str, typer.Option(help='Which column is what, as JSON: {"references": "answer"}.')]
+Again = Annotated[bool, typer.Option("--again", help="Score rows of an earlier run once more that failed.")]
+InFlight = Annotated[int, typer.Option(help="Requests at the same time, of 64 rows.", min=1)]
+
+
 @app.command()
 def score(
-    data: Annotated[
-        Path | None,
-        typer.Argument(help="Rows to score: .jsonl, .jsonl.gz, .parquet, or a folder of datasets."),
-    ] = None,
-    url: Annotated[str, typer.Option(envvar="GUERDON_URL", help="Address of the service.")] = DEFAULT_URL,
+    data: Data = None,
+    url: DefaultUrl = DEFAULT_URL,
     response: Annotated[str | None, typer.Option(help="One response to score.")] = None,
     prompt: Annotated[str | None, typer.Option(help="What it answers.")] = None,
-    reference: Annotated[
-        list[str] | None, typer.Option(help="A right answer; any of several will do.")
-    ] = None,
-    file: Annotated[Path | None, typer.Option(help="JSONL file with one sample a line; - for stdin.")] = None,
-    options: Annotated[str, typer.Option(help="The scorer's options, as JSON.")] = "{}",
-    service: Annotated[
-        str | None, typer.Option(help="Which service; whose queue with a redis:// address.")
-    ] = None,
+    reference: References = None,
+    file: Samples = None,
+    options: ScorerOptions = "{}",
+    service: WhichService = None,
     token: Token = None,
     timeout: Timeout = 60.0,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Rows with their rewards, .jsonl or .parquet.")
-    ] = None,
-    rewards: Annotated[Path | None, typer.Option(help="YAML file that mixes several services.")] = None,
-    columns: Annotated[
-        str, typer.Option(help='Which column is what, as JSON: {"references": "answer"}.')
-    ] = "{}",
+    out: Out = None,
+    rewards: Mix = None,
+    columns: WhichColumns = "{}",
     name: Annotated[str, typer.Option(help="Column of the reward.")] = "reward",
-    again: Annotated[
-        bool, typer.Option("--again", help="Score rows of an earlier run once more that failed.")
-    ] = False,
-    in_flight: Annotated[int, typer.Option(help="Requests at the same time, of 64 rows.", min=1)] = 16,
+    again: Again = False,
+    in_flight: InFlight = 16,
 ) -> None:
     """Score rows of a file into another, or a response, or samples; the latter prints one JSON result a line.
 
@@ -104,35 +109,14 @@ def score(
     if (data is not None) + (file is not None) + (response is not None) != 1:
         _usage("give either DATA, or --response, or --file")
     export_spans("guerdon score")
+    asked = Asked(url, service, token, _options(options), timeout)
     with _sentences():
         if data is not None:
             scoring = Scoring(data, out or default_output(data), _columns(columns), name, again)
-            summary = asyncio.run(
-                score_file(
-                    scoring,
-                    url=url,
-                    service=service,
-                    rewards=rewards,
-                    token=token,
-                    options=_options(options),
-                    timeout_s=timeout,
-                    in_flight=in_flight,
-                )
-            )
-            typer.echo(f"{scoring.out}: {summary}", err=True)
-            if summary.failure:
-                typer.echo(f"the first without a reward: {summary.failure}", err=True)
-            raise typer.Exit(0 if summary.statuses[Status.OK] == summary.count else 1)
-        if file is None:
-            samples = [Sample(prompt=prompt, response=response, references=reference or [])]
+            _sum_up(scoring.out, asyncio.run(score_file(scoring, asked, rewards, in_flight)))
         else:
-            samples = read_samples(file)
-        with Client(url, service=service, token=token, timeout_s=timeout) as client:
-            results = client.score(samples, options=_options(options))
-    for result in results:
-        typer.echo(_result_line(result))
-    if any(result.status is not Status.OK for result in results):
-        raise typer.Exit(1)
+            one = Sample(prompt=prompt, response=response, references=reference or [])
+            _print_results(asked.results([one] if file is None else read_samples(file)))
 
 
 @app.command()
@@ -241,6 +225,21 @@ def _options(text: str) -> Options:
     return options  # pyright: ignore[reportUnknownVariableType]
 
 
+def _sum_up(out: Path, summary: Summary) -> None:
+    typer.echo(f"{out}: {summary}", err=True)
+    if summary.failure:
+        typer.echo(f"the first without a reward: {summary.failure}", err=True)
+    if summary.statuses[Status.OK] < summary.count:
+        raise typer.Exit(1)
+
+
+def _print_results(results: Sequence[Result]) -> None:
+    for result in results:
+        typer.echo(_result_line(result))
+    if any(result.status is not Status.OK for result in results):
+        raise typer.Exit(1)
+
+
 def _result_line(result: Result) -> str:
     # What is absent says nothing, but a null value does.
     content = result.model_dump(mode="json", exclude_defaults=True)
@@ -262,9 +261,14 @@ def _sentences() -> Generator[None]:
     """Expected failures end the command with one sentence, not with a traceback."""
     try:
         yield
-    except (GuerdonError, OSError) as error:
+    except GuerdonError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from None
+    except OSError as error:
+        # Python's own words begin with a number, and end with the file.
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        typer.echo(f"error: {what}", err=True)
+        raise typer.Exit(1) from None
     except ValidationError as error:
         typer.echo(f"error: {describe(error)}", err=True)
         raise typer.Exit(2) from None

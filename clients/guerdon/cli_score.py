@@ -1,13 +1,15 @@
 """`guerdon score DATA`: a file of rows, scored by a service and written with its rewards."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from guerdon.blocking import Client
 from guerdon.bulk import Bulk, Judge
 from guerdon.bulk_files import Scoring, count_rows
 from guerdon.client import AsyncClient
@@ -16,37 +18,52 @@ from guerdon.errors import InvalidRequest
 from guerdon.progress import reporting
 from guerdon.rewards import Rewards
 from guerdon.summary import Summary
-from guerdon.types import Options, Sample
+from guerdon.types import Options, Result, Sample
 
 
-async def score_file(
-    scoring: Scoring,
-    *,
-    url: str,
-    service: str | None,
-    rewards: Path | None,
-    token: str | None,
-    options: Options,
-    timeout_s: float,
-    in_flight: int,
-) -> Summary:
+@dataclass(frozen=True)
+class Asked:
+    """The service that a command line names, and what it is asked for."""
+
+    url: str
+    service: str | None
+    token: str | None
+    options: Options
+    timeout_s: float
+
+    def results(self, samples: Sequence[Sample]) -> list[Result]:
+        """One result per sample, in one request.
+
+        Raises:
+            GuerdonError: there is no answer.
+        """
+        with Client(self.url, service=self.service, token=self.token, timeout_s=self.timeout_s) as client:
+            return client.score(samples, options=self.options)
+
+
+async def score_file(scoring: Scoring, asked: Asked, rewards: Path | None, in_flight: int) -> Summary:
     """Score the rows of a file; says what became of them.
+
+    `rewards` is a file that mixes services, which are asked instead.
 
     Raises:
         GuerdonError: the service is not there at the start, or is another; a row is no sample.
+        OSError: a file cannot be read or written.
     """
     async with AsyncExitStack() as stack:
         judge: Judge
         if rewards is not None:
             judge = await stack.enter_async_context(
-                Rewards.from_yaml(rewards, token=token, timeout_s=timeout_s)
+                Rewards.from_yaml(rewards, token=asked.token, timeout_s=asked.timeout_s)
             )
         else:
             client = await stack.enter_async_context(
-                AsyncClient(url, service=service, token=token, timeout_s=timeout_s, retries=0)
+                AsyncClient(
+                    asked.url, service=asked.service, token=asked.token, timeout_s=asked.timeout_s, retries=0
+                )
             )
-            await _greet(client, url, service)
-            judge = Bulk(client, options=options, timeout_s=timeout_s, in_flight=in_flight)
+            await _greet(client, asked.url, asked.service)
+            judge = Bulk(client, options=asked.options, timeout_s=asked.timeout_s, in_flight=in_flight)
             stack.push_async_callback(judge.aclose)
             scoring = replace(scoring, window=max(1, 64 * in_flight))
         done = stack.enter_context(reporting(sys.stderr.isatty(), count_rows(scoring.data)))

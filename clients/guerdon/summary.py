@@ -12,7 +12,7 @@ from guerdon.types import Result, Status
 class Summary:
     """How a number of samples fared: results by status, the mean of the values, and time in seconds.
 
-    `failure` is the first reason of a sample without value.
+    `failure` is the first reason of a sample without value; `kept` counts those that had a result already.
     """
 
     statuses: Counter[Status] = field(default_factory=Counter[Status])
@@ -20,6 +20,7 @@ class Summary:
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     failure: str = ""
+    kept: int = 0
 
     @classmethod
     def of(cls, results: Iterable[Result], seconds: float = 0.0) -> "Summary":
@@ -50,8 +51,12 @@ class Summary:
         return self.total / scored if scored else None
 
     def __str__(self) -> str:
+        if not self.count:
+            return f"all {self.kept:,} rows were scored already" if self.kept else "no rows to score"
         by_status = ", ".join(f"{count:,} {status}" for status, count in self.statuses.most_common())
-        text = f"{self.count:,} samples: {by_status or 'none'}"
+        text = f"{self.count:,} samples: {by_status}"
+        if self.kept:
+            text += f"; {self.kept:,} were scored already"
         if self.mean is not None:
             text += f"; mean reward {self.mean:.4f}"
         if self.seconds > 0:

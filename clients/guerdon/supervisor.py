@@ -310,7 +310,9 @@ def load_services(path: str | Path) -> ServicesConfig:
     """
     try:
         content = yaml.safe_load(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidRequest(f"{path} cannot be read: {error}") from error
     try:
         return ServicesConfig.model_validate(content)

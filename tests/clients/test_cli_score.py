@@ -1,5 +1,7 @@
 """guerdon score DATA: rows in, the same rows with rewards out, in order, resumable, summed up by status."""
 
+import errno
+import gzip
 import json
 import os
 import signal
@@ -8,12 +10,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from guerdon import background
+from guerdon import background, bulk_files
 from guerdon.cli import app
 from guerdon.testing import StubService
 from guerdon.types import Result as ItemResult
@@ -207,6 +209,96 @@ def test_an_output_of_other_data_is_not_added_to(stub: StubService, tmp_path: Pa
         result = score(write(tmp_path / "b.jsonl", other), "--url", stub.url, "-o", out)
         assert (result.exit_code, out.read_bytes()) == (2, before)
         assert "give another output" in result.stderr
+
+
+ONE = b'{"response": "2", "answer": "2"}'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"", "no rows to score"),
+        ("a.jsonl", b"\xef\xbb\xbf" + ONE + b"\r\n" + ONE + b"\r\n\r\n", "2 samples: 2 ok"),
+        ("a.jsonl", b'{"id": "x", ' + ONE[1:] + b'\n{"id": "x", ' + ONE[1:], "2 samples: 2 ok"),
+        ("a.jsonl", ONE + b'\n{"resp', "a.jsonl:2: not JSON"),
+        ("a.jsonl", ONE + b'\n{"answer": "2"}', "row 2: no column holds the response; it has answer"),
+        ("a.jsonl", b"\xff\n", "a.jsonl:1: not JSON"),
+        ("a.json", b"[" + ONE + b"]", "a.json:1: must be a JSON object"),
+        ("a.jsonl.gz", b"no gzip", "a.jsonl.gz: Not a gzipped file"),
+        ("a.jsonl.gz", gzip.compress(ONE)[:-9], "a.jsonl.gz: Compressed file ended"),
+        ("a.parquet", b"no parquet", "a.parquet: Parquet"),
+    ],
+)
+def test_odd_files_are_read_or_named(
+    stub: StubService, tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    result = score(tmp_path / name, "--url", stub.url)
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.exit_code == (0 if "ok" in message or "no rows" in message else 2)
+
+
+def test_odd_outputs_are_refused_before_anything_is_scored(stub: StubService, tmp_path: Path) -> None:
+    data = write(tmp_path / "data.jsonl", rows("2"))
+    outputs = {
+        data: "is the data itself",
+        tmp_path / "out.csv": "rows are written to .jsonl or .parquet",
+        tmp_path / "out.jsonl.gz": "rows are written to .jsonl or .parquet",
+        tmp_path / "no" / "out.jsonl": f"{tmp_path}/no/out.jsonl: No such file or directory",
+    }
+    (tmp_path / "folder.jsonl").mkdir()
+    for out, message in {**outputs, tmp_path / "folder.jsonl": "is no file"}.items():
+        result = score(data, "--url", stub.url, "-o", out)
+        assert (message in result.stderr, result.exit_code > 0) == (True, True), out
+    assert (samples(stub), read(data)) == (0, rows("2"))
+
+
+def test_a_full_disk_is_named_and_the_run_goes_on(
+    stub: StubService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = write(tmp_path / "data.jsonl", rows("2", "3", "2")), tmp_path / "scored.jsonl"
+    write_row = bulk_files._write
+
+    def full(file: BinaryIO, row: bulk_files.Row) -> None:
+        if row["n"] == 2:
+            file.write(b'{"respon')
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_row(file, row)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk_files, "_write", full)
+        result = score(data, "--url", stub.url, "-o", out)
+    assert (result.exit_code, result.stderr) == (1, f"error: {out}: No space left on device\n")
+    assert "2 were scored already" in score(data, "--url", stub.url, "-o", out).stderr
+    assert [row["reward"] for row in read(out)] == [1.0, 0.0, 1.0]
+
+
+def test_a_mix_that_is_not_there_is_named(tmp_path: Path) -> None:
+    data = write(tmp_path / "data.jsonl", rows("2"))
+    for command in (["score", str(data), "--rewards", "none.yaml"], ["up", "none.yaml"]):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code > 0
+        assert "none.yaml" in result.stderr
+        assert "No such file or directory" in result.stderr
+        assert "Errno" not in result.stderr
+
+
+def test_a_parquet_file_that_is_complete_is_not_scored_again(stub: StubService, tmp_path: Path) -> None:
+    texts = [{"response": "2", "answer": "2"}, {"response": "gone", "answer": "2", "level": 3}]
+    data, out = write(tmp_path / "data.jsonl", texts), tmp_path / "scored.parquet"
+    assert score(data, "--url", stub.url, "-o", out, "--timeout", "0.5").exit_code == 1
+    stub.score = lambda _: 0.5
+    asked = samples(stub)
+    assert "all 2 rows were scored already" in score(data, "--url", stub.url, "-o", out).stderr
+    assert samples(stub) == asked
+    assert score(data, "--url", stub.url, "-o", out, "--again").exit_code == 0
+    assert [(row["reward"], row["level"]) for row in bulk_files.read_rows(out)] == [(1.0, None), (0.5, 3)]
+    assert samples(stub) == asked + 1
+    mixed = write(tmp_path / "mixed.jsonl", [{**texts[0], "n": 1}, {**texts[0], "n": "a"}])
+    result = score(mixed, "--url", stub.url, "-o", tmp_path / "mixed.parquet")
+    assert "cannot be Parquet" in result.stderr
+    assert len(read(tmp_path / "mixed.partial.jsonl")) == 2
 
 
 def test_a_file_of_no_known_kind(stub: StubService, tmp_path: Path) -> None:
