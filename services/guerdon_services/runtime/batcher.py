@@ -6,22 +6,22 @@ runs next. All state lives on the event loop, so nothing here needs a lock.
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import structlog
 
-from guerdon.types import Status
+from guerdon.types import GenerateResult, Result, Status, UpdateResponse
 from guerdon_services.runtime.lane import Lane
 from guerdon_services.runtime.metrics import OperationMetrics
 from guerdon_services.runtime.scorer import Batching, NotReady, OutOfMemory, Unscorable
-from guerdon_services.runtime.submission import Failure, Outcome, Submission
+from guerdon_services.runtime.submission import Failure, Ran, Submission
 
 JobT = TypeVar("JobT")
-ResultT = TypeVar("ResultT")
+ResultT = TypeVar("ResultT", bound=Result | GenerateResult | UpdateResponse)
 
 log = structlog.get_logger(__name__)
 
@@ -34,17 +34,26 @@ _AGAIN_S = 0.05
 
 
 @dataclass(eq=False, slots=True)
-class _Item(Generic[JobT, ResultT]):
-    job: JobT
-    tokens: int
+class _Request(Generic[ResultT]):
+    """The jobs of one submission; those in line, and those that will be again in a moment, by their numbers."""
+
     submission: Submission[ResultT]
-    index: int
-    admitted: float
-    waiting: bool = True
+    jobs: Sequence[Any]
+    tokens: Sequence[int]
+    waiting: list[int]
+    parked: list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran(Generic[ResultT]):
+class _Part(Generic[ResultT]):
+    """What a batch holds of one request."""
+
+    request: _Request[ResultT]
+    numbers: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Returned(Generic[ResultT]):
     results: Sequence[ResultT]
     model_version: int | None
 
@@ -53,9 +62,10 @@ class Batcher(Generic[JobT, ResultT]):
     """The waiting line of one operation.
 
     `operation`, called `name`, runs in a thread of `lane` with at most `limits().max_items` jobs and returns one
-    result per job; `version` is read in the same thread right after it. An item whose job, result and seconds in line
-    `again` says yes to stands in line once more a moment later; meanwhile others run. `refresh` is called in
-    the thread before each batch that continues no request. Batches that take longer than `slow_s` seconds are logged.
+    result per job; `version` is read in the same thread right after it. Where `again` says yes to a request's job and
+    its seconds in line, items of that request that come back unavailable stand in line once more a moment later;
+    meanwhile others run. `refresh` is called in the thread before each batch that continues no request. Batches that
+    take longer than `slow_s` seconds are logged.
     """
 
     def __init__(
@@ -68,7 +78,7 @@ class Batcher(Generic[JobT, ResultT]):
         limits: Callable[[], Batching],
         version: Callable[[], int | None],
         metrics: OperationMetrics,
-        again: Callable[[JobT, ResultT, float], bool] = lambda job, result, waited_s: False,
+        again: Callable[[JobT, float], bool] = lambda job, waited_s: False,
         refresh: Callable[[], None] = lambda: None,
         slow_s: float = 0.0,
     ) -> None:
@@ -84,13 +94,14 @@ class Batcher(Generic[JobT, ResultT]):
         self._slow_s = slow_s
         #: Requests with both answered and unanswered items, where they are kept whole.
         self._begun: set[Submission[ResultT]] = set()
-        self._line: deque[_Item[JobT, ResultT]] = deque()
+        self._line: OrderedDict[_Request[ResultT], None] = OrderedDict()
         self._live: set[Submission[ResultT]] = set()
         self._reserved = 0
         self._queued = 0
         self._queued_tokens = 0
         self._items_per_s = 0.0
         lane.attach(self)
+        metrics.pending.set_function(lambda: self.waiting)
 
     @property
     def waiting(self) -> int:
@@ -100,12 +111,10 @@ class Batcher(Generic[JobT, ResultT]):
     def reserve(self, count: int) -> None:
         """Count `count` items as admitted before they are submitted."""
         self._reserved += count
-        self._metrics.pending.set(self.waiting)
 
     def unreserve(self, count: int) -> None:
         """Take `reserve` back."""
         self._reserved -= count
-        self._metrics.pending.set(self.waiting)
         self._lane.pump()
 
     def wait_s(self) -> float:
@@ -114,35 +123,34 @@ class Batcher(Generic[JobT, ResultT]):
 
     def submit(
         self,
-        jobs: Sequence[tuple[JobT, int] | Failure],
+        jobs: Sequence[JobT | Failure],
         submission: Submission[ResultT],
         timeout_s: float | None = None,
+        tokens: Sequence[int] | None = None,
     ) -> None:
-        """Line up jobs with their token counts; a `Failure` among them is that item's outcome already."""
-        now = time.monotonic()
-        added: list[_Item[JobT, ResultT]] = []
-        for index, job in enumerate(jobs):
-            if isinstance(job, Failure):
-                submission.resolve(index, Outcome(job))
-            else:
-                added.append(_Item(job[0], job[1], submission, index, now))
-        self._line.extend(added)
-        self._queued += len(added)
-        self._queued_tokens += sum(item.tokens for item in added)
-        self._watch(submission, added, timeout_s)
-        self._metrics.pending.set(self.waiting)
+        """Line up jobs, with their token counts; a `Failure` among them is that item's outcome already."""
+        submission.admitted = time.monotonic()
+        waiting = list(range(len(jobs)))
+        if failures := {number: job for number, job in enumerate(jobs) if isinstance(job, Failure)}:
+            waiting = [number for number in waiting if number not in failures]
+            submission.resolve(list(failures), list(failures.values()))
+        request = _Request(submission, jobs, tokens or [0] * len(jobs), waiting, [])
+        if waiting:
+            self._line[request] = None
+            self._queued += len(waiting)
+            self._queued_tokens += sum(request.tokens[number] for number in waiting)
+        self._watch(request, timeout_s)
         self._lane.pump()
 
     def due(self) -> float | None:
         """When the next batch may start (monotonic seconds); None while nothing waits."""
-        while self._line and not self._line[0].waiting:
-            self._line.popleft()
-        if not self._line:
+        head = next(iter(self._line), None)
+        if head is None:
             return None
-        head, limits = self._line[0], self._limits()
+        limits, admitted = self._limits(), head.submission.admitted
         if self._queued >= limits.max_items or self._queued_tokens >= limits.max_tokens:
-            return head.admitted
-        return head.admitted + limits.max_wait_ms / 1000
+            return admitted
+        return admitted + limits.max_wait_ms / 1000
 
     @property
     def half_done(self) -> bool:
@@ -150,30 +158,30 @@ class Batcher(Generic[JobT, ResultT]):
         self._begun = {submission for submission in self._begun if not submission.done}
         return bool(self._begun)
 
-    def take(self) -> list[_Item[JobT, ResultT]]:
+    def take(self) -> list[_Part[ResultT]]:
         """The next batch; its items count as started."""
-        limits, batch, tokens = self._limits(), list[_Item[JobT, ResultT]](), 0
-        while self._line and len(batch) < limits.max_items:
-            item = self._line[0]
-            if item.waiting and batch and tokens + item.tokens > limits.max_tokens:
+        limits, batch, items, tokens = self._limits(), list[_Part[ResultT]](), 0, 0
+        while self._line and items < limits.max_items:
+            request = next(iter(self._line))
+            numbers = request.waiting[: limits.max_items - items]
+            sizes = [request.tokens[number] for number in numbers]
+            # One item alone may be larger than a batch should be.
+            fitting = _fitting(sizes, limits.max_tokens - tokens, at_least=0 if batch else 1)
+            if batch and (fitting == 0 or (limits.whole_requests and fitting < len(request.waiting))):
                 break
-            if limits.whole_requests and batch and item.submission is not batch[-1].submission:
-                rest = list(takewhile(lambda one, whole=item.submission: one.submission is whole, self._line))
-                more = sum(one.tokens for one in rest if one.waiting)
-                if len(batch) + len(rest) > limits.max_items or tokens + more > limits.max_tokens:
-                    break
-            self._line.popleft()
-            if item.waiting:
-                item.waiting = False
-                item.submission.started = True
-                tokens += item.tokens
-                batch.append(item)
-        self._queued -= len(batch)
+            batch.append(_Part(request, numbers[:fitting]))
+            request.submission.started = True
+            request.waiting = request.waiting[fitting:]
+            items += fitting
+            tokens += sum(sizes[:fitting])
+            if request.waiting:
+                break
+            del self._line[request]
+        self._queued -= items
         self._queued_tokens -= tokens
-        self._metrics.pending.set(self.waiting)
         return batch
 
-    async def run(self, batch: list[_Item[JobT, ResultT]], *, fresh: bool = True) -> None:
+    async def run(self, batch: list[_Part[ResultT]], *, fresh: bool = True) -> None:
         """Run one batch in a thread and resolve its items; a `fresh` one continues no request."""
         self._metrics.inflight.inc()
         try:
@@ -181,8 +189,8 @@ class Batcher(Generic[JobT, ResultT]):
         except Exception as error:
             # A mistake of the runtime's own: whoever waits for these items must not wait for ever.
             failure = Failure(Status.INTERNAL_ERROR, f"the runtime failed: {_describe(error)}")
-            for item in batch:
-                item.submission.resolve(item.index, Outcome(failure))
+            for part in batch:
+                part.request.submission.resolve(part.numbers, [failure] * len(part.numbers))
             raise
         finally:
             self._metrics.inflight.dec()
@@ -190,50 +198,62 @@ class Batcher(Generic[JobT, ResultT]):
     def fail_all(self, failure: Failure) -> None:
         """Resolve every unfinished item, running ones included: the process is about to end."""
         for submission in list(self._live):
-            for index in range(submission.count):
-                submission.resolve(index, Outcome(failure))
+            submission.resolve(range(submission.count), [failure] * submission.count)
 
-    async def _run(
-        self, batch: list[_Item[JobT, ResultT]], refresh: Callable[[], None] | None = None
-    ) -> None:
+    async def _run(self, batch: list[_Part[ResultT]], refresh: Callable[[], None] | None = None) -> None:
         started = time.monotonic()
-        jobs = [item.job for item in batch]
+        jobs: list[JobT] = [part.request.jobs[number] for part in batch for number in part.numbers]
         ran = await self._lane.run(self._call, jobs, refresh)
         exec_s = time.monotonic() - started
-        self._tell(batch, started, exec_s)
+        self._tell(batch, len(jobs), started, exec_s)
         all_wait = isinstance(ran, NotReady) and not isinstance(ran, OutOfMemory)
-        if isinstance(ran, BaseException) and not all_wait and len(batch) > 1:
-            self._measure(len(batch), exec_s)
+        if isinstance(ran, BaseException) and not all_wait and len(jobs) > 1:
+            self._measure(len(jobs), exec_s)
             if not isinstance(ran, Unscorable):
                 log.warning(
                     "batch failed, running its items one by one",
                     operation=self._name,
-                    items=len(batch),
+                    items=len(jobs),
                     samples=_named(batch),
                     exc_info=ran,
                 )
-            for item in batch:
-                if not item.submission.resolved(item.index):
-                    await self._run([item])
+            for part in batch:
+                for number in part.numbers:
+                    if not part.request.submission.resolved(number):
+                        await self._run([_Part(part.request, [number])])
             return
-        values = self._failures(ran, batch) if isinstance(ran, BaseException) else ran.results
+        values = self._failures(ran, batch, len(jobs)) if isinstance(ran, BaseException) else ran.results
         version = None if isinstance(ran, BaseException) else ran.model_version
-        answered, parked = 0, list[_Item[JobT, ResultT]]()
-        for item, value in zip(batch, values, strict=True):
-            queue_s = started - item.admitted
-            if not isinstance(value, Failure) and self._again(item.job, value, queue_s):
-                parked.append(item)
-                continue
-            answered += 1
-            if self._limits().whole_requests:
-                self._begun.add(item.submission)
-            self._metrics.queue_seconds.observe(queue_s)
-            item.submission.resolve(item.index, Outcome(value, queue_s * 1000, exec_s * 1000, version))
-        self._park([item for item in parked if not item.submission.resolved(item.index)])
+        answered = self._resolve(batch, values, started, exec_s * 1000, version)
         if answered:  # a look that answered nobody says nothing about speed
             self._measure(answered, exec_s)
 
-    def _call(self, jobs: list[JobT], refresh: Callable[[], None] | None) -> _Ran[ResultT] | BaseException:
+    def _resolve(
+        self,
+        batch: list[_Part[ResultT]],
+        values: Sequence[ResultT | Failure],
+        started: float,
+        exec_ms: float,
+        version: int | None,
+    ) -> int:
+        """Give each request of the batch what became of its items; how many were not parked instead."""
+        answered, rest = 0, iter(values)
+        for part in batch:
+            submission, numbers = part.request.submission, part.numbers
+            found, queue_s = list(islice(rest, len(numbers))), started - submission.admitted
+            if self._again(part.request.jobs[numbers[0]], queue_s):
+                numbers, found = self._park(part.request, numbers, found)
+            if numbers:
+                if self._limits().whole_requests:
+                    self._begun.add(submission)
+                self._metrics.queue_seconds.observe(queue_s, len(numbers))
+                submission.resolve(numbers, found, Ran(queue_s * 1000, exec_ms, version))
+                answered += len(numbers)
+        return answered
+
+    def _call(
+        self, jobs: list[JobT], refresh: Callable[[], None] | None
+    ) -> _Returned[ResultT] | BaseException:
         # Runs in a thread. BaseException: a library's SystemExit must cost its items, not the process.
         try:
             if refresh is not None:
@@ -242,29 +262,29 @@ class Batcher(Generic[JobT, ResultT]):
             if len(results) != len(jobs):
                 return _WrongResults(f"the service returned {len(results)} results for {len(jobs)} items")
             for result in results:
-                if not isinstance(result, self._result_type):
+                if not isinstance(result, self._result_type):  # pyright: ignore[reportUnnecessaryIsInstance]
                     return _WrongResults(f"the service returned a {type(result).__name__} as a result")
-            return _Ran(results, self._version())
+            return _Returned(results, self._version())
         except BaseException as error:
             return error
 
-    def _tell(self, batch: list[_Item[JobT, ResultT]], started: float, exec_s: float) -> None:
+    def _tell(self, batch: list[_Part[ResultT]], items: int, started: float, exec_s: float) -> None:
         """Traces say which batches a request was in, the log which ones were slow."""
-        origins = {id(item.submission): (item.submission.origin, item.admitted) for item in batch}
-        for origin, admitted in origins.values():
-            if origin is not None:
-                origin.executed(exec_s, started - admitted, len(batch))
+        for part in batch:
+            submission = part.request.submission
+            if submission.origin is not None:
+                submission.origin.executed(exec_s, started - submission.admitted, items)
         if self._slow_s and exec_s > self._slow_s:
             log.warning(
                 "slow batch",
                 operation=self._name,
                 exec_ms=round(1000 * exec_s),
-                items=len(batch),
-                tokens=sum(item.tokens for item in batch),
+                items=items,
+                tokens=sum(part.request.tokens[number] for part in batch for number in part.numbers),
                 samples=_named(batch),
             )
 
-    def _failures(self, error: BaseException, batch: list[_Item[JobT, ResultT]]) -> Sequence[Failure]:
+    def _failures(self, error: BaseException, batch: list[_Part[ResultT]], items: int) -> Sequence[Failure]:
         if isinstance(error, Unscorable):
             failure = Failure(Status.INVALID_INPUT, str(error))
         elif isinstance(error, NotReady):
@@ -278,21 +298,21 @@ class Batcher(Generic[JobT, ResultT]):
                 samples=_named(batch),
                 exc_info=error,
             )
-        return [failure] * len(batch)
+        return [failure] * items
 
-    def _watch(
-        self, submission: Submission[ResultT], items: list[_Item[JobT, ResultT]], timeout_s: float | None
-    ) -> None:
+    def _watch(self, request: _Request[ResultT], timeout_s: float | None) -> None:
         timer: asyncio.TimerHandle | None = None
+        submission = request.submission
 
         def expire() -> None:
-            for item in items:
-                where = "before execution started" if item.waiting else "during execution"
-                failure = Failure(Status.TIMEOUT, f"the deadline passed {where}")
-                waited_ms = (time.monotonic() - item.admitted) * 1000
-                self._leave(item)
-                submission.resolve(item.index, Outcome(failure, waited_ms))
-            self._compact()
+            waited = Ran((time.monotonic() - submission.admitted) * 1000)
+            outside = self._drop(request)
+            for numbers, when in (
+                (outside, "before execution started"),
+                (range(submission.count), "during execution"),
+            ):
+                failure = Failure(Status.TIMEOUT, f"the deadline passed {when}")
+                submission.resolve(numbers, [failure] * len(numbers), waited)
             self._lane.pump()
 
         def end() -> None:
@@ -300,45 +320,45 @@ class Batcher(Generic[JobT, ResultT]):
             if timer is not None:
                 timer.cancel()
             if submission.cancelled:
-                dropped = sum(self._leave(item) for item in items)
-                self._metrics.cancelled.inc(dropped)
-                self._compact()
+                self._metrics.cancelled.inc(len(self._drop(request)))
                 self._lane.pump()
 
         self._live.add(submission)
-        if timeout_s is not None and items:
+        if timeout_s is not None and request.waiting:
             timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), expire)
         submission.on_end(end)
 
-    def _park(self, items: list[_Item[JobT, ResultT]]) -> None:
-        if not items:
-            return
-        for item in items:
-            item.waiting = True
-        self._queued += len(items)
-        self._queued_tokens += sum(item.tokens for item in items)
-        self._metrics.pending.set(self.waiting)
-        # Together, so that the items of one request meet the same weights.
-        asyncio.get_running_loop().call_later(_AGAIN_S, self._rejoin, items)
+    def _park(
+        self, request: _Request[ResultT], numbers: Sequence[int], found: Sequence[ResultT | Failure]
+    ) -> tuple[list[int], list[ResultT | Failure]]:
+        """Set aside for a moment what was found unavailable; the rest with what became of it."""
+        kept: dict[int, ResultT | Failure] = {}
+        for number, value in zip(numbers, found, strict=True):
+            if isinstance(value, Failure) or value.status is not Status.UNAVAILABLE:
+                kept[number] = value
+            elif not request.submission.resolved(number):
+                request.parked.append(number)
+                self._queued += 1
+                self._queued_tokens += request.tokens[number]
+        if request.parked:
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._rejoin, request)
+        return list(kept), list(kept.values())
 
-    def _rejoin(self, items: list[_Item[JobT, ResultT]]) -> None:
-        self._line.extend(items)
-        self._lane.pump()
+    def _rejoin(self, request: _Request[ResultT]) -> None:
+        if request.parked:
+            request.waiting += request.parked
+            request.parked = []
+            self._line[request] = None
+            self._lane.pump()
 
-    def _leave(self, item: _Item[JobT, ResultT]) -> bool:
-        # The item stays in the deque and is skipped when its turn comes.
-        if not item.waiting:
-            return False
-        item.waiting = False
-        self._queued -= 1
-        self._queued_tokens -= item.tokens
-        self._metrics.pending.set(self.waiting)
-        return True
-
-    def _compact(self) -> None:
-        # Skipped items must not pile up behind a batch that takes long.
-        if len(self._line) > 2 * self._queued + 1024:
-            self._line = deque(item for item in self._line if item.waiting)
+    def _drop(self, request: _Request[ResultT]) -> list[int]:
+        """Take out of the line what has not begun of a request."""
+        outside = [*request.waiting, *request.parked]
+        request.waiting, request.parked = [], []
+        self._line.pop(request, None)
+        self._queued -= len(outside)
+        self._queued_tokens -= sum(request.tokens[number] for number in outside)
+        return outside
 
     def _measure(self, items: int, exec_s: float) -> None:
         self._metrics.batch_items.observe(items)
@@ -353,8 +373,18 @@ class _WrongResults(Exception):
     """The service broke the contract of one result per job."""
 
 
-def _named(batch: Sequence[_Item[Any, Any]]) -> list[dict[str, str | None]]:
-    return [item.submission.named(item.index) for item in batch[:_NAMED]]
+def _fitting(sizes: Sequence[int], room: int, *, at_least: int) -> int:
+    """How many items, from the first one on, have `room` tokens together at most; or `at_least` so many."""
+    for count, size in enumerate(sizes):
+        room -= size
+        if room < 0 and count >= at_least:
+            return count
+    return len(sizes)
+
+
+def _named(batch: Sequence[_Part[Any]]) -> list[dict[str, str | None]]:
+    every = (part.request.submission.named(number) for part in batch for number in part.numbers)
+    return list(islice(every, _NAMED))
 
 
 def _describe(error: BaseException) -> str:

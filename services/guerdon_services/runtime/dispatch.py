@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import index
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import structlog
@@ -24,7 +25,7 @@ from guerdon.types import (
     VersionsRequest,
     VersionsResponse,
 )
-from guerdon_services.runtime import duplicates, stamping
+from guerdon_services.runtime import duplicates, sizes, stamping
 from guerdon_services.runtime.batcher import Batcher
 from guerdon_services.runtime.lane import Lane, contained
 from guerdon_services.runtime.metrics import Metrics, OperationMetrics
@@ -39,11 +40,10 @@ from guerdon_services.runtime.scorer import (
     ScoreJob,
     Scorer,
     ScorerOptions,
-    Unscorable,
     Versioned,
 )
 from guerdon_services.runtime.settings import RuntimeSettings
-from guerdon_services.runtime.submission import Failure, Outcome, Submission
+from guerdon_services.runtime.submission import Failure, Finish, Ran, Submission
 from guerdon_services.runtime.validation import BadItem, Parsed, parse_options
 from guerdon_services.runtime.versions import VersionWatch
 
@@ -220,17 +220,16 @@ class Dispatcher:
             else ScoreJob(sample, options, min_version)
             for sample in parsed.samples
         ]
-        ids = [sample.id for sample in parsed.samples]
-        tokens = scorer.tokens if _counts_tokens(scorer) else None
+        tokens = scorer.tokens if sizes.counted(scorer) else None
         places = await self._same(self._score, parsed.samples) if scorer.deterministic else None
         return await self._submit(
             self._score,
             jobs,
-            lambda index, outcome: stamping.result(scorer, ids[index], outcome),
+            partial(stamping.results, scorer),
             timeout_s,
             tokens=tokens,
             places=places,
-            ids=ids,
+            ids=[sample.id for sample in parsed.samples],
         )
 
     async def _same(
@@ -264,13 +263,12 @@ class Dispatcher:
             else GenerateJob(sample, sampling, min_version)
             for sample in parsed.samples
         ]
-        ids = [sample.id for sample in parsed.samples]
         return await self._submit(
             self._generate,
             jobs,
-            lambda index, outcome: stamping.generation(self.service, ids[index], outcome),
+            partial(stamping.generations, self.service),
             timeout_s,
-            ids=ids,
+            ids=[sample.id for sample in parsed.samples],
         )
 
     async def begin_update(
@@ -284,7 +282,10 @@ class Dispatcher:
         return await self._submit(
             self._update,
             [request],
-            lambda _, outcome: stamping.update(self.service, request.request_id, request.samples, outcome),
+            lambda _, values, ran: [
+                stamping.update(self.service, request.request_id, request.samples, value, ran)
+                for value in values
+            ],
             timeout_s,
             ids=[request.request_id],
         )
@@ -293,29 +294,32 @@ class Dispatcher:
         self,
         operation: _Operation[JobT, AnswerT],
         jobs: Sequence[JobT | Failure],
-        stamp: Callable[[int, Outcome[AnswerT]], AnswerT],
+        stamp: Finish[AnswerT],
         timeout_s: float | None,
         *,
         ids: Sequence[str | None],
         tokens: Callable[[JobT], int] | None = None,
         places: duplicates.Places | None = None,
     ) -> Submission[AnswerT]:
-        def finish(index: int, outcome: Outcome[AnswerT]) -> AnswerT:
-            answer = stamp(index, outcome)
-            operation.metrics.items[answer.status].inc()
-            return answer
+        def finish(
+            names: Sequence[str | None], values: Sequence[AnswerT | Failure], ran: Ran
+        ) -> Sequence[AnswerT]:
+            answers = stamp(names, values, ran)
+            for status, count in Counter(answer.status for answer in answers).items():
+                operation.metrics.items[status].inc(count)
+            return answers
 
-        submission = Submission(len(jobs), finish, places, ids)
+        submission = Submission(ids, finish, places)
         if places is not None:
             jobs = [jobs[place[0]] for place in places]
-        sized = [job if isinstance(job, Failure) else (job, 0) for job in jobs]
+        counts = None
         if tokens is not None:
             operation.batcher.reserve(len(jobs))
             try:
-                sized = await asyncio.to_thread(_sized, jobs, tokens)
+                jobs, counts = await asyncio.to_thread(sizes.of, jobs, tokens)
             finally:
                 operation.batcher.unreserve(len(jobs))
-        operation.batcher.submit(sized, submission, timeout_s)
+        operation.batcher.submit(jobs, submission, timeout_s, counts)
         return submission
 
     def _admit(self, operation: _Operation[Any, Any], count: int, bounded: bool) -> None:
@@ -369,32 +373,10 @@ class Dispatcher:
         )
         return _Operation(batcher, metrics)
 
-    def _awaits_version(
-        self, job: object, answer: Result | GenerateResult | UpdateResponse, waited_s: float
-    ) -> bool:
+    def _awaits_version(self, job: object, waited_s: float) -> bool:
         """Whether a job is early for the weights that it asks for, and may still wait for them."""
-        if not isinstance(job, (ScoreJob, GenerateJob)) or getattr(answer, "status", 0) != Status.UNAVAILABLE:
+        asked: int | None = getattr(job, "min_version", None)
+        if asked is None or waited_s >= self.service.version_wait_s:
             return False
-        asked, loaded = job.min_version, self.service.model_version
-        early = asked is not None and loaded is not None and asked > loaded
-        return early and waited_s < self.service.version_wait_s
-
-
-def _counts_tokens(scorer: AnyScorer) -> bool:
-    return any("tokens" in vars(kind) for kind in type(scorer).__mro__ if kind is not Scorer)
-
-
-def _sized(jobs: Sequence[JobT | Failure], tokens: Callable[[JobT], int]) -> list[tuple[JobT, int] | Failure]:
-    sized: list[tuple[JobT, int] | Failure] = []
-    for job in jobs:
-        if isinstance(job, Failure):
-            sized.append(job)
-            continue
-        try:
-            sized.append((job, index(contained(tokens, job))))
-        except Unscorable as error:
-            sized.append(Failure(Status.INVALID_INPUT, str(error)))
-        except Exception as error:
-            log.exception("counting tokens failed")
-            sized.append(Failure(Status.INTERNAL_ERROR, f"{type(error).__name__}: {error}"))
-    return sized
+        loaded = self.service.model_version
+        return loaded is not None and asked > loaded

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from guerdon.queue import QueueStats
 from guerdon.types import Status
+from guerdon_services.runtime import histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -29,7 +30,7 @@ class OperationMetrics:
     pending: Gauge
     inflight: Gauge
     batch_items: Histogram
-    queue_seconds: Histogram
+    queue_seconds: histogram.Counts
     exec_seconds: Histogram
     cancelled: Counter
     items: dict[Status, Counter] = field(default_factory=dict[Status, Counter])
@@ -44,7 +45,7 @@ class Metrics:
             collector(registry=self.registry)
         self.requests = self._counter(
             "requests_total",
-            "Requests by door (http, grpc) and outcome (ok, cancelled, or why it was refused)",
+            "Requests by door (http, grpc, queue) and outcome (ok, cancelled, or why it was refused)",
             ["door", "operation", "outcome"],
         )
         self.ready = self._gauge("ready", "1 while the service takes work")
@@ -69,7 +70,11 @@ class Metrics:
         )
         self._pending = self._gauge("pending_items", "Items admitted and not started", by_operation)
         self._inflight = self._gauge("inflight_batches", "Batches that run now", by_operation)
-        self._queue_seconds = self._histogram("queue_seconds", "Admission to start of execution", _SECONDS)
+        self._queue_seconds = histogram.Histogram(
+            "guerdon_queue_seconds",
+            "Admission to start of execution",
+            *("operation", _SECONDS, self.registry),
+        )
         self._exec_seconds = self._histogram("exec_seconds", "Execution of a batch", _SECONDS)
         self._batch_items = self._histogram("batch_items", "Items in a batch", _ITEMS)
 

@@ -26,7 +26,7 @@ from guerdon.types import (
 from guerdon_services.runtime import protobuf, stamping, validation
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.scorer import AnyService
-from guerdon_services.runtime.submission import Failure, Outcome, Submission
+from guerdon_services.runtime.submission import NOT_RUN, Failure, Submission
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +60,7 @@ class Native(Generic[ParsedT, AnswerT]):
     begin: Begin[ParsedT, AnswerT]
     gather: Callable[[Sequence[AnswerT]], Message]
     #: The answer to a request of one item that was refused: service, id (of an update: its request id), why.
-    refused: Callable[[AnyService, str, Outcome[AnswerT]], AnswerT]
+    refused: Callable[[AnyService, str, Failure], AnswerT]
     #: One streamed item; None where there is only one answer.
     line: type[Message] | None = None
 
@@ -91,9 +91,7 @@ class Native(Generic[ParsedT, AnswerT]):
             write(message)
         except Exception as error:
             log.exception("an answer cannot be written", operation=self.name)
-            failure: Outcome[Any] = Outcome(
-                Failure(Status.INTERNAL_ERROR, f"the answer cannot be written: {error}")
-            )
+            failure = Failure(Status.INTERNAL_ERROR, f"the answer cannot be written: {error}")
             if isinstance(message, UpdateResponse):
                 return self.refused(service, message.request_id, failure)
             refused = cast(Any, self.refused(service, "", failure))
@@ -112,7 +110,7 @@ def natives(dispatcher: Dispatcher) -> list[Native[Any, Any]]:
             parse_proto=protobuf.parse_score,
             begin=dispatcher.begin_score,
             gather=_scores,
-            refused=lambda service, _, outcome: stamping.result(service, None, outcome),
+            refused=lambda service, _, failure: stamping.results(service, [None], [failure], NOT_RUN)[0],
             line=IndexedResult,
         ),
         Native(
@@ -123,7 +121,7 @@ def natives(dispatcher: Dispatcher) -> list[Native[Any, Any]]:
             parse_proto=protobuf.parse_generate,
             begin=dispatcher.begin_generate,
             gather=_generations,
-            refused=lambda service, _, outcome: stamping.generation(service, None, outcome),
+            refused=lambda service, _, failure: stamping.generations(service, [None], [failure], NOT_RUN)[0],
             line=IndexedGeneration,
         ),
         Native(
@@ -134,7 +132,7 @@ def natives(dispatcher: Dispatcher) -> list[Native[Any, Any]]:
             parse_proto=protobuf.parse_update,
             begin=dispatcher.begin_update,
             gather=_only,
-            refused=lambda service, id, outcome: stamping.update(service, id, [], outcome),
+            refused=lambda service, id, failure: stamping.update(service, id, [], failure, NOT_RUN),
         ),
     ]
     return [native for native in every if native.name in dispatcher.operations]

@@ -66,18 +66,17 @@ def _read(proto_type: type[ProtoT], body: bytes) -> ProtoT:
     except DecodeError as error:
         raise MalformedBody(f"body: not a protobuf {proto.DESCRIPTOR.full_name}") from error
     # Scored without a field of a newer client, a sample could get a reward that means something else.
-    size = proto.ByteSize()
     proto.DiscardUnknownFields()
-    if proto.ByteSize() != size:
-        raise InvalidRequest(f"{_unknown(proto_type, body)} is not known to this release ({RELEASE})")
+    if proto.ByteSize() != len(body) and (unknown := _unknown(proto_type, body, proto.ByteSize())):
+        raise InvalidRequest(f"{unknown} is not known to this release ({RELEASE})")
     return proto
 
 
-def _unknown(proto_type: type[Proto], body: bytes) -> str:
-    """The dotted path of the first field that the message does not have."""
+def _unknown(proto_type: type[Proto], body: bytes, known_bytes: int) -> str:
+    """The dotted path of the first field that the message does not have; empty when the body only takes more bytes."""
     proto = proto_type()
     proto.ParseFromString(body)
-    return _find_unknown(proto) or "a field"
+    return (_find_unknown(proto) or "a field") if proto.ByteSize() != known_bytes else ""
 
 
 def _find_unknown(proto: Proto) -> str:

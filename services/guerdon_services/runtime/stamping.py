@@ -1,4 +1,4 @@
-"""From a batcher's outcome to the result a caller sees: id, scorer, versions and times."""
+"""From what a batch gave to the results a caller sees: id, scorer, versions and times."""
 
 import math
 from collections.abc import Sequence
@@ -6,33 +6,34 @@ from typing import Any
 
 from guerdon.types import GenerateResult, Result, Sample, Status, UpdateResponse, failed
 from guerdon_services.runtime.scorer import AnyService
-from guerdon_services.runtime.submission import Failure, Outcome
+from guerdon_services.runtime.submission import Failure, Ran
 
 
-def result(service: AnyService, id: str | None, outcome: Outcome[Result]) -> Result:
-    """The result of one scored sample; a model version that the scorer set itself stands."""
-    value = outcome.value
-    if isinstance(value, Failure):
-        return failed(value.status, value.reason).model_copy(update=_stamp(service, outcome, id=id))
-    value, stamp = _checked(value), _stamp(service, outcome, id=id)
-    if value.status is Status.OK and value.model_version is None:
-        stamp["model_version"] = outcome.model_version
-    return value.model_copy(update=stamp)
+def results(
+    service: AnyService, ids: Sequence[str | None], values: Sequence[Result | Failure], ran: Ran
+) -> list[Result]:
+    """The results of scored samples; a model version that the scorer set itself stands."""
+    stamp = _stamp(service, ran)
+    return [_result(value, {**stamp, "id": id}, ran) for id, value in zip(ids, values, strict=True)]
 
 
-def generation(service: AnyService, id: str | None, outcome: Outcome[GenerateResult]) -> GenerateResult:
-    """The result of one prompt; its rollouts carry their versions already."""
-    value = outcome.value
-    if isinstance(value, Failure):
-        value = GenerateResult(status=value.status, reason=value.reason)
-    return value.model_copy(update=_stamp(service, outcome, id=id))
+def generations(
+    service: AnyService, ids: Sequence[str | None], values: Sequence[GenerateResult | Failure], ran: Ran
+) -> list[GenerateResult]:
+    """The results of prompts; their rollouts carry their versions already."""
+    stamp = _stamp(service, ran)
+    return [
+        (
+            GenerateResult(status=value.status, reason=value.reason) if isinstance(value, Failure) else value
+        ).model_copy(update={**stamp, "id": id})
+        for id, value in zip(ids, values, strict=True)
+    ]
 
 
 def update(
-    service: AnyService, request_id: str, samples: Sequence[Sample], outcome: Outcome[UpdateResponse]
+    service: AnyService, request_id: str, samples: Sequence[Sample], value: UpdateResponse | Failure, ran: Ran
 ) -> UpdateResponse:
     """The response to one update; the results in it get the ids of the samples they belong to."""
-    value = outcome.value
     if isinstance(value, Failure):
         value = UpdateResponse(request_id=request_id, status=value.status, reason=value.reason)
     results = value.results
@@ -42,8 +43,28 @@ def update(
             _checked(one).model_copy(update={**name, "id": sample.id})
             for one, sample in zip(results, samples, strict=True)
         ]
-    stamp = _stamp(service, outcome, request_id=request_id, results=results)
-    return value.model_copy(update=stamp)
+    return value.model_copy(update={**_stamp(service, ran), "request_id": request_id, "results": results})
+
+
+def _result(value: Result | Failure, stamp: dict[str, Any], ran: Ran) -> Result:
+    value = failed(value.status, value.reason) if isinstance(value, Failure) else _checked(value)
+    if value.status is Status.OK and value.model_version is None:
+        stamp["model_version"] = ran.model_version
+    return _copied(value, stamp)
+
+
+def _copied(result: Result, stamp: dict[str, Any]) -> Result:
+    """As `model_copy(update=stamp)`, at half its cost: results come by the thousand."""
+    copy = result.__new__(type(result))
+    copy.__setstate__(
+        {
+            "__dict__": {**result.__dict__, **stamp},
+            "__pydantic_fields_set__": result.model_fields_set | stamp.keys(),
+            "__pydantic_extra__": None,
+            "__pydantic_private__": None,
+        }
+    )
+    return copy
 
 
 def _checked(result: Result) -> Result:
@@ -55,11 +76,10 @@ def _checked(result: Result) -> Result:
     return failed(Status.INTERNAL_ERROR, f"the service gave the value {value} with status {result.status}")
 
 
-def _stamp(service: AnyService, outcome: Outcome[Any], **others: Any) -> dict[str, Any]:
+def _stamp(service: AnyService, ran: Ran) -> dict[str, Any]:
     return {
-        **others,
-        "queue_ms": round(outcome.queue_ms, 3),
-        "exec_ms": round(outcome.exec_ms, 3),
+        "queue_ms": round(ran.queue_ms, 3),
+        "exec_ms": round(ran.exec_ms, 3),
         "scorer": service.name,
         "scorer_version": service.version,
     }

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
@@ -28,33 +28,42 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Generic[ResultT]):
-    """What became of one item; times in milliseconds, the version of the weights when it ran."""
+class Ran:
+    """The batch that items were in: times in milliseconds, and the version of the weights."""
 
-    value: ResultT | Failure
     queue_ms: float = 0.0
     exec_ms: float = 0.0
     model_version: int | None = None
 
 
+#: Of what was in no batch.
+NOT_RUN = Ran()
+
+
+class Finish(Protocol[ResultT]):
+    """Turns what the service said of some items of a request, named by the client, into their final results."""
+
+    def __call__(
+        self, ids: Sequence[str | None], values: Sequence[ResultT | Failure], ran: Ran, /
+    ) -> Sequence[ResultT]: ...
+
+
 class Submission(Generic[ResultT]):
     """The results of one request, filled in by the batcher as batches end.
 
-    `finish(index, outcome)` turns an outcome into the final result, exactly once per item. Every item gets a
-    result, except after `cancel`. Where items are the same, `places` says which ones each outcome is for. `ids` are
-    the clients' own names of the items.
+    `ids` are the client's own names of the items. `finish` makes the final result of each item, exactly once. Every
+    item gets one, except after `cancel`. Where items are the same, `places` says which ones each outcome is for.
     """
 
     def __init__(
         self,
-        count: int,
-        finish: Callable[[int, Outcome[ResultT]], ResultT],
+        ids: Sequence[str | None],
+        finish: Finish[ResultT],
         places: Sequence[Sequence[int]] | None = None,
-        ids: Sequence[str | None] = (),
     ) -> None:
-        self._places = [(index,) for index in range(count)] if places is None else places
-        self._results: list[ResultT | None] = [None] * count
-        self._missing = count
+        self._places = [(index,) for index in range(len(ids))] if places is None else places
+        self._results: list[ResultT | None] = [None] * len(ids)
+        self._missing = len(ids)
         self._ids = ids
         #: The request whose items these are.
         self.origin = origin.current()
@@ -63,6 +72,8 @@ class Submission(Generic[ResultT]):
         self._news = asyncio.Event()
         self._on_end: Callable[[], None] | None = None
         self.cancelled = False
+        #: When its items were lined up (monotonic seconds).
+        self.admitted = 0.0
         #: True once a batch holds one of the items: from then on it cannot be handed back.
         self.started = False
 
@@ -81,7 +92,7 @@ class Submission(Generic[ResultT]):
         item = self._places[index][0]
         return {
             "request_id": self.origin.request_id if self.origin else None,
-            "id": self._ids[item] if item < len(self._ids) else None,
+            "id": self._ids[item],
         }
 
     def on_end(self, callback: Callable[[], None]) -> None:
@@ -90,25 +101,38 @@ class Submission(Generic[ResultT]):
         if self.done:
             self._ended()
 
-    def resolve(self, index: int, outcome: Outcome[ResultT]) -> None:
-        """Take outcome number `index`, unless it is there already or nobody waits any more."""
-        if self.resolved(index):
+    def resolve(self, places: Sequence[int], values: Sequence[ResultT | Failure], ran: Ran = NOT_RUN) -> None:
+        """Take the outcomes of `places`, but for those that are there already; none when nobody waits any more."""
+        items, found = list[int](), list[ResultT | Failure]()
+        for place, value in zip(places, values, strict=True):
+            for item in self._places[place]:
+                if self._results[item] is None:
+                    items.append(item)
+                    found.append(value)
+        if self.cancelled or not items:
             return
-        for item in self._places[index]:
-            self._results[item] = self._finished(item, outcome)
-            self._fresh.append(item)
-            self._missing -= 1
+        for item, result in zip(items, self._finished(items, found, ran), strict=True):
+            self._results[item] = result
+        self._fresh += items
+        self._missing -= len(items)
         self._news.set()
         if self._missing == 0:
             self._ended()
 
-    def _finished(self, item: int, outcome: Outcome[ResultT]) -> ResultT:
+    def _finished(
+        self, items: Sequence[int], values: Sequence[ResultT | Failure], ran: Ran
+    ) -> Sequence[ResultT]:
         try:
-            return self._finish(item, outcome)
-        except Exception as error:  # the service put its result together wrongly, past all checks
+            return self._finish([self._ids[item] for item in items], values, ran)
+        except Exception as error:  # the service put a result together wrongly, past all checks
+            if len(items) > 1:
+                alone = [
+                    self._finished([item], [value], ran) for item, value in zip(items, values, strict=True)
+                ]
+                return [result for [result] in alone]
             log.exception("a result cannot be read")
             reason = f"the result cannot be read: {type(error).__name__}: {error}"
-            return self._finish(item, Outcome(Failure(Status.INTERNAL_ERROR, reason)))
+            return self._finish([self._ids[items[0]]], [Failure(Status.INTERNAL_ERROR, reason)], NOT_RUN)
 
     def resolved(self, index: int) -> bool:
         """Whether there is no need for outcome number `index`."""

@@ -100,6 +100,17 @@ def parse_mapping(
     Raises:
         InvalidFields: something outside the samples is wrong.
     """
+    try:
+        request = request_type.model_validate(data)
+    except ValidationError:
+        return _each(request_type, sample_type, data)
+    return Parsed(request, cast(Sequence[SampleT], request.samples))
+
+
+def _each(
+    request_type: type[BatchT], sample_type: type[SampleT], data: Mapping[str, Any]
+) -> Parsed[BatchT, SampleT]:
+    """As `parse_mapping`, sample by sample."""
     samples: list[Any] = data.get("samples", [])
     try:
         envelope = request_type.model_validate({**data, "samples": []})

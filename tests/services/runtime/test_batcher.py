@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -12,7 +12,18 @@ from guerdon_services.runtime.batcher import Batcher
 from guerdon_services.runtime.lane import Lane
 from guerdon_services.runtime.metrics import Metrics
 from guerdon_services.runtime.scorer import Batching, OutOfMemory
-from guerdon_services.runtime.submission import Failure, Submission
+from guerdon_services.runtime.submission import Failure, Ran, Submission
+
+
+class Outcome(NamedTuple):
+    """What a request here gets for each word."""
+
+    value: Any
+    model_version: int | None
+
+
+def outcomes_of(_: Sequence[str | None], values: Sequence[Any], ran: Ran) -> list[Outcome]:
+    return [Outcome(value, ran.model_version) for value in values]
 
 
 class Bench:
@@ -43,12 +54,8 @@ class Bench:
     def submit(
         self, *words: str | Failure, tokens: Sequence[int] | None = None, timeout_s: float | None = None
     ) -> Submission[Any]:
-        submission: Submission[Any] = Submission(len(words), lambda _, outcome: outcome)
-        sizes = tokens or [1] * len(words)
-        jobs = [
-            one if isinstance(one, Failure) else (one, size) for one, size in zip(words, sizes, strict=True)
-        ]
-        self.batcher.submit(jobs, submission, timeout_s)
+        submission: Submission[Any] = Submission([None] * len(words), outcomes_of)
+        self.batcher.submit(words, submission, timeout_s, tokens or [1] * len(words))
         return submission
 
 
@@ -184,13 +191,13 @@ async def test_whoever_waits_hears_of_a_mistake_of_the_runtime(benches: list[Ben
     benches.append(bench)
     bench.lane.start()
 
-    def finish(index: int, outcome: Any) -> Any:
-        if index == 1 and isinstance(outcome.value, Result):
+    def finish(ids: Sequence[str | None], values: Sequence[Any], ran: Ran) -> list[Outcome]:
+        if "second" in ids and all(isinstance(value, Result) for value in values):
             raise RuntimeError("the stamp broke")
-        return outcome
+        return outcomes_of(ids, values, ran)
 
-    submission: Submission[Any] = Submission(3, finish)
-    bench.batcher.submit([("a", 1), ("b", 1), ("c", 1)], submission)
+    submission: Submission[Any] = Submission(["first", "second", "third"], finish)
+    bench.batcher.submit("abc", submission)
     first, *others = await asyncio.wait_for(submission.all(), 30)
     assert (first.value.value, others[1].value.value) == (1.0, 1.0)
     assert others[0].value.status is Status.INTERNAL_ERROR
