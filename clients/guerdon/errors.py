@@ -13,6 +13,8 @@
 Per-item failures are no exceptions: they are results whose `status` says what happened.
 """
 
+from typing import Self
+
 from guerdon.types import Status
 
 
@@ -21,6 +23,17 @@ class GuerdonError(Exception):
 
     #: The status that an item has when this exception cost it its answer.
     status: Status = Status.INTERNAL_ERROR
+    #: What the service's log calls the request; None where no service can have seen it.
+    request_id: str | None = None
+
+    def of_request(self, request_id: str | None) -> Self:
+        """The same, with the name of the request that failed."""
+        self.request_id = request_id
+        return self
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text} (request {self.request_id})" if self.request_id else text
 
 
 class InvalidRequest(GuerdonError):

@@ -1,6 +1,7 @@
 """What a transport does: carry one operation to a service and bring its answer back, or say why not."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Literal, Protocol, TypeVar
@@ -16,6 +17,15 @@ Streamed = Literal["score", "generate"]
 
 #: The largest message either side accepts, in bytes.
 MAX_MESSAGE_BYTES = 64 * 2**20
+
+
+#: The header, and gRPC metadata, that names a request to the service, which then calls it so in its log.
+REQUEST_ID = "x-request-id"
+
+
+def new_request_id() -> str:
+    """A name for one request."""
+    return os.urandom(8).hex()
 
 
 class Transport(Protocol):
@@ -53,8 +63,9 @@ class Transport(Protocol):
 class Deadline:
     """The end of one call, shared by all its waits."""
 
-    def __init__(self, timeout_s: float, url: str) -> None:
+    def __init__(self, timeout_s: float, url: str, request_id: str | None = None) -> None:
         self._ends = asyncio.get_running_loop().time() + timeout_s
+        self._request_id = request_id
         self._message = f"{url} did not answer within {timeout_s:.3g} s"
 
     @property
@@ -76,4 +87,4 @@ class Deadline:
 
     def passed(self) -> Timeout:
         """The exception that says so."""
-        return Timeout(self._message)
+        return Timeout(self._message).of_request(self._request_id)

@@ -17,7 +17,7 @@ from guerdon.errors import (
     Unauthorized,
     Unavailable,
 )
-from guerdon.transports.base import MAX_MESSAGE_BYTES, Operation, Streamed
+from guerdon.transports.base import MAX_MESSAGE_BYTES, REQUEST_ID, Operation, Streamed, new_request_id
 from guerdon.types import Message
 
 M = TypeVar("M", bound=Message)
@@ -66,23 +66,23 @@ class GrpcTransport:
     ) -> M:
         """One unary call whose deadline the service sees; see `Transport.call`."""
         method = self._methods.get(operation) or self._method(operation)
-        body = codec.encode(request) if request else b""
+        body, request_id = codec.encode(request) if request else b"", new_request_id()
         try:
-            answer = await method(body, timeout=timeout_s, metadata=self._call_metadata())
+            answer = await method(body, timeout=timeout_s, metadata=self._call_metadata(request_id))
         except grpc.aio.AioRpcError as error:
-            raise _failure(error, operation, self._target) from error
-        return _decode(response, answer)
+            raise _failure(error, operation, self._target, request_id) from error
+        return _decode(response, answer, request_id)
 
     async def stream(
         self, operation: Streamed, request: Message, item: type[M], timeout_s: float, key: str | None = None
     ) -> AsyncGenerator[M, None]:
         """One server-streaming call; see `Transport.stream`."""
-        method = cast(Any, self._open()).unary_stream(_STREAMING[operation])
-        call = method(codec.encode(request), timeout=timeout_s, metadata=self._call_metadata())
+        method, request_id = cast(Any, self._open()).unary_stream(_STREAMING[operation]), new_request_id()
+        call = method(codec.encode(request), timeout=timeout_s, metadata=self._call_metadata(request_id))
         answers: AsyncIterator[bytes] = aiter(call)
         try:
-            while (answer := await _next(answers, operation, self._target)) is not None:
-                yield _decode(item, answer)
+            while (answer := await _next(answers, operation, self._target, request_id)) is not None:
+                yield _decode(item, answer, request_id)
         finally:
             call.cancel()
 
@@ -91,8 +91,8 @@ class GrpcTransport:
         if self._channel is not None:
             await self._channel.close()
 
-    def _call_metadata(self) -> tuple[tuple[str, str], ...]:
-        return (*self._metadata, *tracing.carrier().items())
+    def _call_metadata(self, request_id: str) -> tuple[tuple[str, str], ...]:
+        return (*self._metadata, (REQUEST_ID, request_id), *tracing.carrier().items())
 
     def _method(self, operation: Operation) -> Any:
         method = self._methods[operation] = cast(Any, self._open()).unary_unary(_UNARY[operation])
@@ -109,15 +109,24 @@ class GrpcTransport:
         return self._channel
 
 
-async def _next(answers: AsyncIterator[bytes], operation: Operation, target: str) -> bytes | None:
+async def _next(
+    answers: AsyncIterator[bytes], operation: Operation, target: str, request_id: str
+) -> bytes | None:
     """The next message of a stream, None at its end."""
     try:
         return await anext(answers, None)
     except grpc.aio.AioRpcError as error:
-        raise _failure(error, operation, target) from error
+        raise _failure(error, operation, target, request_id) from error
 
 
-def _failure(error: grpc.aio.AioRpcError, operation: Operation, target: str) -> GuerdonError:
+def _failure(error: grpc.aio.AioRpcError, operation: Operation, target: str, request_id: str) -> GuerdonError:
+    """What it was, with the request's name; without it where the service says none, for it may be out of reach."""
+    said = REQUEST_ID in dict(error.trailing_metadata() or ())
+    seen = said or error.code() is not grpc.StatusCode.UNAVAILABLE
+    return _kind(error, operation, target).of_request(request_id if seen else None)
+
+
+def _kind(error: grpc.aio.AioRpcError, operation: Operation, target: str) -> GuerdonError:
     details = error.details() or error.code().name
     match error.code():
         case grpc.StatusCode.INVALID_ARGUMENT:
@@ -148,8 +157,8 @@ def _retry_after(error: grpc.aio.AioRpcError) -> float:
         return 1.0
 
 
-def _decode(cls: type[M], body: bytes) -> M:
+def _decode(cls: type[M], body: bytes, request_id: str) -> M:
     try:
         return codec.decode(cls, body)
     except InvalidRequest as error:
-        raise InternalError(f"the answer is no {cls.__name__}: {error}") from error
+        raise InternalError(f"the answer is no {cls.__name__}: {error}").of_request(request_id) from error

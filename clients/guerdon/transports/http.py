@@ -23,7 +23,7 @@ from guerdon.errors import (
     Unauthorized,
     Unavailable,
 )
-from guerdon.transports.base import Deadline, Operation, Streamed
+from guerdon.transports.base import REQUEST_ID, Deadline, Operation, Streamed, new_request_id
 from guerdon.transports.http_pools import Pools
 from guerdon.types import Message, VersionsRequest
 
@@ -90,32 +90,34 @@ class HttpTransport:
     ) -> M:
         """POST the request, or GET where it is only a question; see `Transport.call`."""
         prepared = self._request(operation, request, timeout_s, accept="application/json")
-        async with Deadline(timeout_s, self._shown).enforced():
-            with _mapped(self._shown), self._pools.room() as client:
+        request_id = prepared.headers[REQUEST_ID]
+        async with Deadline(timeout_s, self._shown, request_id).enforced():
+            with _mapped(self._shown, request_id), self._pools.room() as client:
                 answer = await client.send(prepared)
         if answer.status_code != _OK:
             raise self._failure(operation, answer)
-        return _parse(response, answer.content)
+        return _parse(response, answer)
 
     async def stream(
         self, operation: Streamed, request: Message, item: type[M], timeout_s: float, key: str | None = None
     ) -> AsyncGenerator[M, None]:
         """POST the request and read one JSON object per line; see `Transport.stream`."""
         prepared = self._request(operation, request, timeout_s, accept=NDJSON)
-        deadline = Deadline(timeout_s, self._shown)
+        request_id = prepared.headers[REQUEST_ID]
+        deadline = Deadline(timeout_s, self._shown, request_id)
         with self._pools.room() as client:
             async with deadline.enforced():
-                with _mapped(self._shown):
+                with _mapped(self._shown, request_id):
                     answer = await client.send(prepared, stream=True)
             try:
                 if answer.status_code != _OK:
                     async with deadline.enforced():
-                        with _mapped(self._shown):
+                        with _mapped(self._shown, request_id):
                             await answer.aread()
                     raise self._failure(operation, answer)
                 async with aclosing(self._lines(answer, deadline)) as lines:
                     async for line in lines:
-                        yield _parse_line(item, line)
+                        yield _parse_line(item, line, answer)
             finally:
                 await answer.aclose()
 
@@ -129,7 +131,7 @@ class HttpTransport:
         rest = b""
         while True:
             async with deadline.enforced():
-                with _mapped(self._shown):
+                with _mapped(self._shown, answer.request.headers[REQUEST_ID]):
                     chunk = await anext(chunks, None)
             if chunk is None:
                 break
@@ -143,7 +145,8 @@ class HttpTransport:
     def _request(
         self, operation: Operation, request: Message | None, timeout_s: float, *, accept: str
     ) -> httpx.Request:
-        url, headers = f"{self._url}/v1/{operation}", {"Accept": accept} | tracing.carrier()
+        url = f"{self._url}/v1/{operation}"
+        headers = {"Accept": accept, REQUEST_ID: new_request_id()} | tracing.carrier()
         if request is None or isinstance(request, VersionsRequest):
             asked = request.model_dump(exclude_none=True) if request else {}
             return self._pools.first.build_request("GET", url, headers=headers, params=asked)
@@ -158,14 +161,15 @@ class HttpTransport:
 
     def _failure(self, operation: Operation, answer: httpx.Response) -> GuerdonError:
         if answer.status_code in _NO_SUCH_OPERATION:
-            return InvalidRequest(f"{self._shown} has no operation {operation!r}")
+            return InvalidRequest(f"{self._shown} has no operation {operation!r}").of_request(_name(answer))
         try:
             problem = Problem.model_validate_json(answer.content)
         except ValidationError:
             # Whatever stands between us and the service may answer without a problem document.
             quoted = answer.text[:_QUOTED].strip()
             problem = Problem(title=answer.reason_phrase, detail=f"HTTP {answer.status_code}: {quoted}")
-        return _error(answer.status_code, problem, answer.headers.get("Retry-After", ""))
+        error = _error(answer.status_code, problem, answer.headers.get("Retry-After", ""))
+        return error.of_request(_name(answer))
 
 
 def _mounts(url: str) -> dict[str, httpx.AsyncBaseTransport | None]:
@@ -179,18 +183,28 @@ def _mounts(url: str) -> dict[str, httpx.AsyncBaseTransport | None]:
     return {f"all://{bracketed}": None} if loopback else {}
 
 
+def _name(answer: httpx.Response) -> str | None:
+    """What the service calls the request that it has answered."""
+    return answer.headers.get(REQUEST_ID)
+
+
 @contextmanager
-def _mapped(url: str) -> Generator[None, None, None]:
+def _mapped(url: str, request_id: str | None = None) -> Generator[None, None, None]:
     try:
         yield
     except httpx.TimeoutException as error:
-        raise Timeout(f"{url} did not answer in time") from error
+        raise Timeout(f"{url} did not answer in time").of_request(request_id) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise InvalidRequest(f"url: {error}") from error
+    except httpx.ConnectError as error:
+        raise Unavailable(f"{url} cannot be reached: {error}") from error
     except httpx.TransportError as error:
-        raise Unavailable(f"{url} cannot be reached: {error or type(error).__name__}") from error
+        message = f"{url} broke the connection: {error or type(error).__name__}"
+        raise Unavailable(message).of_request(request_id) from error
     except httpx.RequestError as error:
-        raise InternalError(f"{url} answered what HTTP cannot read: {error}") from error
+        raise InternalError(f"{url} answered what HTTP cannot read: {error}").of_request(
+            request_id
+        ) from error
 
 
 def _error(status: int, problem: Problem, retry_after: str = "") -> GuerdonError:
@@ -220,19 +234,21 @@ def _seconds(retry_after: str) -> float:
         return 1.0
 
 
-def _parse(cls: type[M], body: bytes) -> M:
+def _parse(cls: type[M], answer: httpx.Response) -> M:
     try:
-        return cls.model_validate_json(body)
+        return cls.model_validate_json(answer.content)
     except ValidationError as error:
-        raise InternalError(f"the answer is no {cls.__name__}: {describe(error)}") from error
+        message = f"the answer is no {cls.__name__}: {describe(error)}"
+        raise InternalError(message).of_request(_name(answer)) from error
 
 
-def _parse_line(cls: type[M], line: bytes) -> M:
+def _parse_line(cls: type[M], line: bytes, answer: httpx.Response) -> M:
     try:
         return cls.model_validate_json(line)
     except ValidationError as error:
         try:
             problem = _ProblemLine.model_validate_json(line).problem
         except ValidationError:
-            raise InternalError(f"a line is no {cls.__name__}: {describe(error)}") from error
-        raise _error(problem.status, problem) from None
+            message = f"a line is no {cls.__name__}: {describe(error)}"
+            raise InternalError(message).of_request(_name(answer)) from error
+        raise _error(problem.status, problem).of_request(_name(answer)) from None

@@ -72,11 +72,12 @@ class QueueTransport:
         trace = tracing.carrier().get("traceparent", "")
         reply = await (await self._producer.submit(operation, body, deadline_s=timeout_s, trace=trace))
         if reply.status is not Status.OK:
-            raise _ERRORS[reply.status](reply.reason)
+            raise _ERRORS[reply.status](reply.reason).of_request(reply.request_id)
         try:
             return codec.decode(response, reply.body)
         except InvalidRequest as error:
-            raise InternalError(f"the answer is no {response.__name__}: {error}") from error
+            message = f"the answer is no {response.__name__}: {error}"
+            raise InternalError(message).of_request(reply.request_id) from error
 
     async def stream(
         self, operation: Streamed, request: Message, item: type[M], timeout_s: float, key: str | None = None
@@ -178,9 +179,9 @@ def _result(
     kind: type[Result] | type[GenerateResult], reply: Reply, id: str | None
 ) -> Result | GenerateResult:
     if reply.status is not Status.OK:
-        return kind(id=id, status=reply.status, reason=reply.reason)
+        return kind(id=id, status=reply.status, reason=f"{reply.reason} (request {reply.request_id})")
     try:
         return codec.decode(kind, reply.body)
     except InvalidRequest as error:
-        reason = f"the answer is no {kind.__name__}: {error}"
+        reason = f"the answer is no {kind.__name__}: {error} (request {reply.request_id})"
         return kind(id=id, status=Status.INTERNAL_ERROR, reason=reason)

@@ -23,12 +23,21 @@ _DROPPED_BYTES = 256 * 1024 * 1024
 class Connection(HttpToolsProtocol):
     """As uvicorn's, but a head, or the first byte of a new connection, has `head_s` seconds to come.
 
-    `refused(outcome)` is called for every request that ends before it has begun.
+    `refused(outcome)` is called for every request that ends before it has begun. While `ending` is true, each answer
+    is the last one of its connection.
     """
 
-    def __init__(self, *, refused: Callable[[str], None], head_s: float, **uvicorn: Any) -> None:
+    def __init__(
+        self,
+        *,
+        refused: Callable[[str], None],
+        head_s: float,
+        ending: Callable[[], bool] = lambda: False,
+        **uvicorn: Any,
+    ) -> None:
         super().__init__(**uvicorn)
         self._refused = refused
+        self._ending = ending
         self._head_s = head_s
         self._head_bytes = 0
         self._dropped_bytes = 0
@@ -110,6 +119,8 @@ class Connection(HttpToolsProtocol):
         self._arrived()
         self._state, self._head_bytes = "body", 0
         super().on_headers_complete()
+        if self._ending():
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Pass a piece on, or drop it when its request is answered already."""

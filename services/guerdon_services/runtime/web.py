@@ -39,7 +39,8 @@ class WebServer:
         head_s: float,
     ) -> None:
         certificate, key = tls or (None, None)
-        protocol: Any = partial(Connection, refused=refused, head_s=head_s)
+        self._ending = False
+        protocol: Any = partial(Connection, refused=refused, head_s=head_s, ending=lambda: self._ending)
         config = uvicorn.Config(
             app,
             http=protocol,
@@ -70,6 +71,16 @@ class WebServer:
             if self._task.done():
                 self._task.result()
         return Address(address.host, listener.getsockname()[1])
+
+    def end_connections(self) -> None:
+        """Have clients open a new connection for what they ask after their next answer, here or elsewhere.
+
+        Whoever sends a request in the moment in which this server closes a connection gets no answer to it.
+        """
+        self._ending = True
+        for connection in self._server.server_state.connections:
+            if (cycle := getattr(connection, "cycle", None)) is not None:
+                cycle.keep_alive = False
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more connections, and cut those off that have not ended after `grace_s` seconds."""

@@ -9,13 +9,13 @@ import structlog
 from guerdon import errors
 from guerdon.queue import Consumer, Entry, Reply, stats
 from guerdon.types import Message, Status
-from guerdon_services.runtime import origin
+from guerdon_services.runtime import origin, problem
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.health import QueueState
 from guerdon_services.runtime.metrics import Metrics
 from guerdon_services.runtime.native import Native, encoded, natives, read
 from guerdon_services.runtime.protobuf import parse_versions
-from guerdon_services.runtime.submission import Failure, Outcome, Submission
+from guerdon_services.runtime.submission import Failure, Submission
 
 log = structlog.get_logger(__name__)
 
@@ -140,14 +140,16 @@ class Worker:
 
     async def _handle(self, entry: Entry) -> None:
         came = self._receive(entry)
-        name = f"queue {entry.op if entry.op in self._natives or entry.op in self._asked else 'other'}"
+        op = entry.op if entry.op in self._natives or entry.op in self._asked else "other"
+        name = f"queue {op}"
         try:
-            status, reply = await self._reply(entry)
+            status, reply, outcome = await self._reply(entry)
         except (asyncio.CancelledError, errors.Unavailable):
             # Draining, and it has not started or takes too long: another worker will take it.
             self._unstarted.append(entry)
             came.end(name, "released")
             return
+        self._metrics.requests.labels("queue", op, outcome).inc()
         self._metrics.worker_entries.labels(status.value).inc()
         came.end(name, status.value, failed=status in _OUR_FAULT)
         try:
@@ -166,12 +168,13 @@ class Worker:
             log.warning("an entry that another worker left", deliveries=entry.deliveries, waited_ms=waited_ms)
         return came
 
-    async def _reply(self, entry: Entry) -> tuple[Status, Reply]:
-        """The answer, and the status of what is in it."""
+    async def _reply(self, entry: Entry) -> tuple[Status, Reply, str]:
+        """The status of what is in the answer, the answer, and the outcome that metrics count."""
+        outcome = "ok"
         native, asked = self._natives.get(entry.op), self._asked.get(entry.op)
         try:
             if native is not None:
-                answer, status = await self._run(entry, native)
+                answer, status, outcome = await self._run(entry, native)
             elif asked is not None:
                 answer, status = await self._ask(entry, asked), Status.OK
             else:
@@ -181,12 +184,14 @@ class Worker:
         except errors.GuerdonError as error:
             if isinstance(error, errors.Unavailable) and self._stopping.is_set():
                 raise
+            outcome = problem.outcome(error)
             status, reply = error.status, Reply(entry.request_id, error.status, str(error), b"")
         except Exception as error:
             log.exception("entry failed", op=entry.op)
+            outcome = "internal"
             status, reason = Status.INTERNAL_ERROR, f"{type(error).__name__}: {error}"
             reply = Reply(entry.request_id, status, reason, b"")
-        return status, reply
+        return status, reply, outcome
 
     async def _ask(self, entry: Entry, asked: Callable[[bytes], Awaitable[Message]]) -> Message:
         """The answer to a question; one that waits for a version takes nobody's place."""
@@ -200,8 +205,8 @@ class Worker:
         finally:
             self._asking -= 1
 
-    async def _run(self, entry: Entry, native: Native[Any, Any]) -> tuple[Message, Status]:
-        """The answer to one entry; a request that is refused gets an answer that says so."""
+    async def _run(self, entry: Entry, native: Native[Any, Any]) -> tuple[Message, Status, str]:
+        """As `_reply`; a request that is refused gets an answer that says so."""
         try:
             parsed = await read(native.parse_proto, entry.body)
             if native.name != "update" and len(parsed.samples) != 1:
@@ -210,14 +215,14 @@ class Worker:
                 )
             submission = await native.begin(parsed, entry.left_s, bounded=False)
         except errors.InvalidRequest as error:
-            failure: Outcome[Any] = Outcome(Failure(error.status, str(error)))
+            failure = Failure(error.status, str(error))
             answer = native.refused(self._dispatcher.service, entry.request_id, failure)
-            return answer, answer.status
+            return answer, answer.status, problem.outcome(error)
         task = asyncio.current_task()
         assert task is not None
         self._held[task] = submission
         [answer] = await submission.all()
-        return answer, answer.status
+        return answer, answer.status, "ok"
 
     def _let_go(self, task: asyncio.Task[None]) -> None:
         del self._held[task]

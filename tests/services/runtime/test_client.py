@@ -185,3 +185,33 @@ async def test_a_result_that_cannot_be_said_costs_no_neighbour_at_any_door(
                 assert [one.value for one in results] == [1.5, None, 2.0]
                 assert [one.id for one in results] == ["0", "1", "2"]
                 assert results[1].status is Status.INTERNAL_ERROR
+
+
+async def test_an_error_says_what_the_service_calls_the_request(
+    serve: Any, scorers: ModuleType, redis_url: str, connect: Any
+) -> None:
+    seen: list[str] = []
+    service = scorers.Tally(scorers.EchoSettings())
+    async with serve(service, queue=redis_url) as served:
+        for client in await connect(served, "tally"):
+            with pytest.raises(errors.Unavailable, match="nothing was learned yet") as caught:
+                await client.versions()
+            assert caught.value.request_id
+            assert str(caught.value).endswith(f"(request {caught.value.request_id})")
+            seen.append(caught.value.request_id)
+        for url in (served.process.url, f"grpc://{served.grpc}", redis_url):
+            async with AsyncClient(url, service="tally", retries=0) as client:
+                with pytest.raises(errors.Timeout) as late:
+                    await client.wait_for_version(9, timeout_s=0.2)
+            assert late.value.request_id
+            seen.append(late.value.request_id)
+    assert len(set(seen)) == 6, "each attempt has a name of its own"
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+async def test_what_no_service_has_seen_has_no_name(scheme: str) -> None:
+    async with AsyncClient(f"{scheme}://127.0.0.1:1", retries=0) as client:
+        with pytest.raises(errors.Unavailable) as caught:
+            await client.info()
+    assert caught.value.request_id is None
+    assert "(request" not in str(caught.value)

@@ -302,3 +302,22 @@ async def test_updates_never_run_beside_scores(serve: Any, scorers: ModuleType) 
     assert bad.status_code == 422
     assert bad.json()["errors"][0]["field"] == "samples.0.outcome"
     assert (lacking["status"], lacking["reason"]) == ("invalid_input", "samples: each needs an outcome")
+
+
+async def test_answers_of_a_service_that_stops_are_the_last_of_their_connections(
+    serve: Any, scorers: ModuleType, until: Any
+) -> None:
+    service = scorers.Echo(scorers.EchoSettings(max_items=1))
+    async with serve(service) as served:
+        held = asyncio.create_task(served.http.post("/v1/score", json={"samples": [{"response": "hold"}]}))
+        await until(service.held.is_set)
+        before = await served.http.get("/readyz")
+        stopping = asyncio.create_task(served.process.drain())
+        await until(lambda: not served.process.health().ready)
+        during = await served.http.get("/readyz")
+        service.gate.set()
+        answer = await held
+        assert await stopping
+    assert (before.status_code, before.headers.get("connection")) == (200, None)
+    assert (during.status_code, during.headers["connection"]) == (503, "close")
+    assert (answer.json()["results"][0]["status"], answer.headers["connection"]) == ("ok", "close")

@@ -67,6 +67,7 @@ async def test_every_metric_is_on_the_page_and_every_one_on_the_page_exists(
     for line in (
         'guerdon_requests_total{door="http",operation="score",outcome="ok"} 1.0',
         'guerdon_requests_total{door="grpc",operation="score",outcome="ok"} 1.0',
+        'guerdon_requests_total{door="queue",operation="score",outcome="ok"} 1.0',
         'guerdon_worker_entries_total{status="ok"} 1.0',
         'guerdon_items_total{operation="score",status="ok"} 3.0',
         "guerdon_worker_wait_seconds_count 1.0",
