@@ -9,7 +9,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -72,7 +71,7 @@ class VllmEngine:
             self.close()
             raise RuntimeError(f"vLLM does not run {self._followed.path}: {error}") from error
         self._context_length = self._updates.core.context_length
-        self._watching: Future[None] = asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
+        asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
 
     @property
     def version(self) -> int:
@@ -117,13 +116,19 @@ class VllmEngine:
         return self._wait(self._generate(rows))
 
     def close(self) -> None:
-        """End the engine's processes."""
-        if hasattr(self, "_watching"):
-            self._watching.cancel()
-        self._loop.call_soon_threadsafe(self._updates.stop)
+        """End the engine's processes; what still waits for them is cancelled."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        self._thread.join()
+        self._loop.close()
         self._followed.close()
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        self._updates.stop()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of what runs on the loop; tells the runtime's watchdog of each step of the engine."""

@@ -1,0 +1,398 @@
+"""The life of a vLLM engine, with a stand-in for vLLM itself: updates, failures in them, deaths, mixed groups.
+
+What the real one does with the same calls is in test_vllm.py, which `make test-vllm` runs.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from guerdon import weights
+from guerdon_services import models
+from guerdon_services.rollout.engine import Row, Sampled
+from guerdon_services.rollout.engines.vllm import VllmEngine
+from guerdon_services.rollout.engines.vllm_updates import EngineDied
+from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.runtime.scorer import NotReady
+
+ROW = Row(prompt_ids=(60,), max_new_tokens=8, temperature=1.0, top_p=1.0, top_k=0, stop=(), seed=None)
+GROUP = [replace(ROW, seed=seed) for seed in range(4)]
+
+
+@dataclass
+class World:
+    """What the stand-ins of one test share."""
+
+    #: Folders that engines were started with.
+    started: list[Path] = field(default_factory=list)
+    #: Everything asked of engines besides samples.
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    #: Responses wait while it is clear.
+    flow: threading.Event = field(default_factory=threading.Event)
+    #: Reasons why the next reloads fail, and why the next starts do.
+    reload_errors: list[Exception] = field(default_factory=list)
+    start_errors: list[Exception] = field(default_factory=list)
+    hang: bool = False
+    cores: list["FakeCore"] = field(default_factory=list)
+
+
+class FakeCore:
+    """Answers with its version; knows aborting, waiting and dying as vLLM does."""
+
+    context_length = 128
+
+    def __init__(self, world: World, path: Path) -> None:
+        self.world = world
+        if world.start_errors:
+            raise world.start_errors.pop()
+        world.started.append(path)
+        world.cores.append(self)
+        self.version = -1
+        self.dead = False
+        self.aborts = 0
+        self.asked = 0
+        self.gauge = SimpleNamespace(full=False, steps=0)
+        self.pids = [-1]
+
+    async def ready(self, version: int) -> None:
+        self.version = version
+
+    async def sample(self, row: Row, n: int, end_tokens: frozenset[int]) -> list[Any]:
+        self.asked += 1
+        began, aborts = self.version, self.aborts
+        while not self.world.flow.is_set():
+            await asyncio.sleep(0.001)
+            if self.dead:
+                raise EngineDied("the engine died")
+            if self.aborts > aborts:
+                return [SimpleNamespace(finish_reason="abort")] * n
+        spans = [SimpleNamespace(version=str(began))]
+        if self.version != began:
+            spans.append(SimpleNamespace(version=str(self.version)))
+        one = SimpleNamespace(
+            finish_reason="length",
+            stop_reason=None,
+            token_ids=[70] * row.max_new_tokens,
+            logprobs=SimpleNamespace(logprobs=[-1.0] * row.max_new_tokens),
+            weight_versions=spans,
+        )
+        return [one] * n
+
+    async def score(self, prompt_ids: Any, token_ids: Any) -> list[float]:
+        return [-2.0] * len(token_ids)
+
+    async def pause(self, how: str) -> None:
+        self.world.calls.append(("pause", how))
+        if how == "abort":
+            self.aborts += 1
+        if self.world.hang:
+            await asyncio.Event().wait()
+
+    async def reload(self, path: Path, version: int, *, keep: bool) -> None:
+        self.world.calls.append(("reload", version))
+        if self.world.reload_errors:
+            raise self.world.reload_errors.pop()
+        self.version = version
+
+    async def resume(self) -> None:
+        self.world.calls.append(("resume",))
+
+    def stop(self) -> None:
+        self.dead = True
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.flow.set()
+    return world
+
+
+@pytest.fixture
+def engine_of(tiny_llama: Path, tmp_path: Path, world: World) -> Iterator[Callable[..., VllmEngine]]:
+    opened: list[VllmEngine] = []
+
+    def build(**settings: Any) -> VllmEngine:
+        chosen = RolloutSettings(model=tiny_llama, weights_dir=tmp_path, **settings)
+        opened.append(VllmEngine(chosen, cast(Any, lambda path: FakeCore(world, path))))
+        return opened[-1]
+
+    yield build
+    world.flow.set()
+    for engine in opened:
+        engine.close()
+
+
+def publish(
+    folder: Path, version: int, source: Path, spoil: Callable[[Path], None] = lambda path: None
+) -> None:
+    def write(path: Path) -> None:
+        loaded = models.load(source)
+        loaded.model.save_pretrained(path)
+        loaded.tokenizer.save_pretrained(path)
+        spoil(path)
+
+    weights.publish(folder, version, write)
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for something that must come, for at most two minutes."""
+    for _ in range(12_000):
+        if happened():
+            return
+        threading.Event().wait(0.01)
+    pytest.fail("it did not happen within two minutes")
+
+
+def under_way(world: World, engine: VllmEngine, pool: ThreadPoolExecutor) -> Any:
+    """A group that the engine has begun and cannot finish."""
+    world.flow.clear()
+    before = world.cores[-1].asked
+    future = pool.submit(engine.generate, GROUP)
+    until(lambda: world.cores[-1].asked >= before + len(GROUP))
+    return future
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def versions(sampled: list[Sampled]) -> set[tuple[int, int | None]]:
+    return {(one.version, one.last_version) for one in sampled}
+
+
+def test_a_published_version_is_taken_up_unasked(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path
+) -> None:
+    engine = engine_of()
+    assert versions(engine.generate(GROUP)) == {(0, None)}
+    publish(tmp_path, 1, tiny_llama)
+    until(lambda: engine.version == 1)
+    assert versions(engine.generate(GROUP)) == {(1, None)}
+    assert world.started == [tiny_llama], "without another start"
+    publish(tmp_path, 2, tiny_llama)
+    engine.refresh()
+    assert (engine.version, engine.versions().current, engine.state) == (2, 2, "version 2 serves")
+
+
+def test_finish_waits_for_what_is_under_way(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, pool: ThreadPoolExecutor
+) -> None:
+    engine = engine_of(on_update="finish")
+    old = under_way(world, engine, pool)
+    publish(tmp_path, 1, tiny_llama)
+    refresh = pool.submit(engine.refresh)
+    new = pool.submit(engine.generate, GROUP)
+    assert not world.calls
+    world.flow.set()
+    assert versions(old.result()) == {(0, None)}
+    refresh.result()
+    assert engine.version == 1
+    # It came before or after the engine began to wait, and is whole in either case.
+    assert versions(new.result()) in ({(0, None)}, {(1, None)})
+
+
+def test_finish_does_not_wait_for_ever(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, pool: ThreadPoolExecutor
+) -> None:
+    engine = engine_of(on_update="finish", update_limit_s=0.05)
+    stuck = under_way(world, engine, pool)
+    publish(tmp_path, 1, tiny_llama)
+    until(lambda: engine.version == 1)
+    assert ("pause", "abort") in world.calls
+    world.flow.set()
+    assert versions(stuck.result()) == {(1, None)}, "sampled anew"
+
+
+def test_restart_samples_what_is_under_way_anew(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, pool: ThreadPoolExecutor
+) -> None:
+    engine = engine_of(on_update="restart")
+    group = under_way(world, engine, pool)
+    publish(tmp_path, 1, tiny_llama)
+    until(lambda: engine.version == 1)
+    world.flow.set()
+    assert versions(group.result()) == {(1, None)}
+
+
+def test_keep_goes_on_and_says_so(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, pool: ThreadPoolExecutor
+) -> None:
+    engine = engine_of(on_update="keep")
+    group = under_way(world, engine, pool)
+    publish(tmp_path, 1, tiny_llama)
+    until(lambda: engine.version == 1)
+    world.flow.set()
+    assert versions(group.result()) == {(0, 1)}
+    assert world.calls == [("pause", "keep"), ("reload", 1), ("resume",)]
+
+
+def _tear(path: Path) -> None:
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def _other_shape(path: Path) -> None:
+    (path / "model.safetensors").write_bytes(b"")
+    config = models.load(path.parent / "whole").model.config
+    config.update({"intermediate_size": 32})
+    type(models.load(path.parent / "whole").model)(config).save_pretrained(path)
+
+
+@pytest.mark.parametrize(("spoil", "why"), [(_tear, "SafetensorError"), (_other_shape, "WeightsMismatch")])
+def test_a_version_that_is_not_whole_is_refused_and_the_state_says_so(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, spoil: Any, why: str
+) -> None:
+    (tmp_path / "whole").symlink_to(tiny_llama)
+    engine = engine_of()
+    publish(tmp_path, 1, tiny_llama, spoil)
+    engine.refresh()
+    assert engine.state.startswith(f"version 0 serves; version 1 was refused: {why}: ")
+    assert not world.calls
+    publish(tmp_path, 2, tiny_llama)
+    engine.refresh()
+    assert engine.state == "version 2 serves"
+
+
+def test_an_update_that_fails_half_way_leaves_the_old_version_serving(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path
+) -> None:
+    engine = engine_of()
+    world.reload_errors.append(RuntimeError("no memory"))
+    publish(tmp_path, 1, tiny_llama)
+    engine.refresh()
+    assert engine.state == "version 0 serves; version 1 was refused: RuntimeError: no memory"
+    assert world.calls[-3:] == [("reload", 1), ("reload", 0), ("resume",)]
+    assert versions(engine.generate(GROUP)) == {(0, None)}
+    assert len(world.started) == 1
+
+
+@pytest.mark.parametrize("hang", [False, True])
+def test_an_engine_that_cannot_go_back_or_hangs_is_started_again(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, hang: bool
+) -> None:
+    engine = engine_of(update_limit_s=0.2)
+    world.hang = hang
+    world.reload_errors += [RuntimeError("nor this"), RuntimeError("no memory")]
+    publish(tmp_path, 1, tiny_llama)
+    engine.refresh()
+    assert engine.version == 0
+    assert world.started == [tiny_llama, tiny_llama]
+    assert world.cores[0].dead
+    assert engine.state.startswith("version 0 serves; version 1 was refused: ")
+    world.hang = False
+    world.reload_errors.clear()
+    assert versions(engine.generate(GROUP)) == {(0, None)}
+
+
+def test_a_dead_engine_is_started_again_and_nothing_is_lost(
+    engine_of: Any, world: World, tiny_llama: Path, pool: ThreadPoolExecutor
+) -> None:
+    engine = engine_of()
+    group = under_way(world, engine, pool)
+    world.cores[-1].dead = True
+    until(lambda: len(world.cores) == 2)
+    world.flow.set()
+    assert versions(group.result()) == {(0, None)}
+    assert len(group.result()) == len(GROUP)
+
+
+def test_a_group_that_kills_every_engine_is_unavailable(
+    engine_of: Any, world: World, pool: ThreadPoolExecutor
+) -> None:
+    engine = engine_of()
+    world.flow.clear()
+    group = pool.submit(engine.generate, GROUP)
+    for life in range(3):
+        until(lambda life=life: len(world.cores) == life + 1 and world.cores[-1].asked == len(GROUP))
+        world.cores[-1].dead = True
+    with pytest.raises(NotReady, match="died 3 times"):
+        group.result()
+
+
+def test_an_engine_that_cannot_be_started_again_is_unavailable_until_it_can(
+    engine_of: Any, world: World, pool: ThreadPoolExecutor
+) -> None:
+    engine = engine_of()
+    world.start_errors += [RuntimeError("no memory")]
+    group = under_way(world, engine, pool)
+    world.cores[-1].dead = True
+    with pytest.raises(NotReady, match="cannot be started: RuntimeError: no memory"):
+        group.result()
+    world.flow.set()
+    until(lambda: engine.state == "version 0 serves")
+    assert versions(engine.generate(GROUP)) == {(0, None)}
+
+
+def test_where_the_served_folder_is_gone_a_new_engine_has_the_newest_whole_one(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path
+) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    engine = engine_of()
+    assert engine.version == 1
+    publish(tmp_path, 3, tiny_llama)
+    engine.refresh()
+    publish(tmp_path, 4, tiny_llama, _tear)
+    publish(tmp_path, 5, tiny_llama, _tear)
+    engine.refresh()
+    assert engine.version == 3
+    assert not weights.version_path(tmp_path, 3).exists()
+    publish(tmp_path, 6, tiny_llama)
+    publish(tmp_path, 7, tiny_llama, _tear)
+    world.cores[-1].dead = True
+    until(lambda: len(world.cores) == 2)
+    until(lambda: engine.version == 6)
+    assert world.cores[-1].version == 6
+
+
+def test_a_model_that_does_not_run_is_said_at_once(engine_of: Any, world: World) -> None:
+    world.start_errors.append(RuntimeError("head_dim=8"))
+    with pytest.raises(RuntimeError, match=r"vLLM does not run .*head_dim=8"):
+        engine_of()
+
+
+def test_raw_logprobs_cost_a_forward_only_where_they_differ(engine_of: Any) -> None:
+    engine = engine_of()
+    rows = [replace(ROW, temperature=t, raw_logprobs=True) for t in (0.0, 1.0, 0.5)]
+    assert [one.raw_logprobs[0] for one in engine.generate(rows)] == [-1.0, -1.0, -2.0]
+    assert engine.generate([ROW])[0].raw_logprobs == []
+
+
+def test_equal_rows_without_a_seed_are_one_request(engine_of: Any, world: World) -> None:
+    engine = engine_of()
+    assert len(engine.generate([ROW] * 5)) == 5
+    assert world.cores[0].asked == 1
+    engine.generate(GROUP)
+    assert world.cores[0].asked == 1 + len(GROUP)
+
+
+def test_groups_wait_while_the_cache_is_full(engine_of: Any, world: World, pool: ThreadPoolExecutor) -> None:
+    engine = engine_of()
+    world.cores[0].gauge.full = True
+    group = pool.submit(engine.generate, GROUP)
+    assert world.cores[0].asked == 0
+    world.cores[0].gauge.full = False
+    assert len(group.result()) == len(GROUP)
+
+
+def test_end_tokens_are_those_of_the_generation_config(
+    tiny_llama: Path, tmp_path: Path, world: World
+) -> None:
+    model = tmp_path / "model"
+    loaded = models.load(tiny_llama)
+    loaded.model.save_pretrained(model)
+    loaded.tokenizer.save_pretrained(model)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 6]}))
+    engine = VllmEngine(RolloutSettings(model=model), cast(Any, lambda path: FakeCore(world, path)))
+    assert engine._end_tokens == {5, 6}
+    engine.close()
