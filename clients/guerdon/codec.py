@@ -132,12 +132,13 @@ def describe(error: ValidationError) -> str:
 class _Field:
     """How one field is written and read.
 
-    `write` gets the protobuf message that holds the field and the pydantic value; `read` the protobuf value.
+    `write` gets the protobuf message that holds the field and the pydantic value; `read` the protobuf value. They are
+    None where both forms have the same value.
     """
 
     name: str
-    write: Callable[[Any, Any], None]
-    read: Callable[[Any], Any]
+    write: Callable[[Any, Any], None] | None
+    read: Callable[[Any], Any] | None
     #: The protobuf side knows whether the field was given.
     presence: bool
     #: None is a value of its own, different from "not given".
@@ -150,7 +151,7 @@ class _Field:
 class _Plan:
     proto_type: type[Proto]
     fields: tuple[_Field, ...]
-    by_number: dict[int, _Field]
+    by_descriptor: dict[FieldDescriptor, _Field]
     #: Those whose protobuf zero is a value: pydantic has no default for them.
     always: tuple[_Field, ...]
 
@@ -173,10 +174,10 @@ def _proto_type(name: str) -> type[Proto]:
 def _plan(cls: type[Message]) -> _Plan:
     proto = _proto_type(cls.__name__)
     descriptors = cast(Sequence[FieldDescriptor], proto.DESCRIPTOR.fields)
-    by_number = {descriptor.number: _field(cls, descriptor) for descriptor in descriptors}
-    fields = tuple(by_number.values())
+    by_descriptor = {descriptor: _field(cls, descriptor) for descriptor in descriptors}
+    fields = tuple(by_descriptor.values())
     always = tuple(field for field in fields if not (field.presence or field.zero_is_absent))
-    return _Plan(proto, fields, by_number, always)
+    return _Plan(proto, fields, by_descriptor, always)
 
 
 def _field(cls: type[Message], descriptor: FieldDescriptor) -> _Field:
@@ -195,7 +196,7 @@ def _field(cls: type[Message], descriptor: FieldDescriptor) -> _Field:
     )
 
 
-Accessors = tuple[Callable[[Any, Any], None], Callable[[Any], Any]]
+Accessors = tuple[Callable[[Any, Any], None] | None, Callable[[Any], Any] | None]
 
 
 def _accessors(descriptor: FieldDescriptor) -> Accessors:
@@ -207,16 +208,12 @@ def _accessors(descriptor: FieldDescriptor) -> Accessors:
     if descriptor.enum_type is not None:
         return (lambda proto, value: setattr(proto, name, _STATUS_NUMBER[value])), _read_status
     if target is None:
-        return (lambda proto, value: setattr(proto, name, value)), _same
+        return None, None
     if target.full_name == "google.protobuf.Struct":
         return (lambda proto, value: write_struct(value, getattr(proto, name))), read_struct
     if target.name == "Prompt":
         return (lambda proto, value: _write_prompt(value, getattr(proto, name))), _read_prompt
     return _messages(name, _plan(_message_type(target.name)), repeated=descriptor.is_repeated)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 # Messages ------------------------------------------------------------------------------------------------
@@ -233,7 +230,10 @@ def _write_message(plan: _Plan, message: Message, proto: Any) -> None:
             if value is None and not (field.null_is_value and field.name in message.model_fields_set):
                 continue
         try:
-            field.write(proto, value)
+            if field.write is None:
+                setattr(proto, field.name, value)
+            else:
+                field.write(proto, value)
         except FieldError as error:
             raise error.under(field.name) from error
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -245,18 +245,19 @@ def _read_message(plan: _Plan, proto: Any) -> dict[str, Any]:
     # One call lists what was given, and leaves out the zeros of fields that cannot tell zero from "not given".
     given: list[tuple[FieldDescriptor, Any]] = proto.ListFields()
     for descriptor, value in given:
-        field = plan.by_number[descriptor.number]
-        try:
-            values[field.name] = field.read(value)
-        except FieldError as error:
-            raise error.under(field.name) from error
+        field = plan.by_descriptor[descriptor]
+        values[field.name] = value if field.read is None else _read(field, value)
     for field in plan.always:
         if field.name not in values:
-            try:
-                values[field.name] = field.read(getattr(proto, field.name))
-            except FieldError as error:
-                raise error.under(field.name) from error
+            values[field.name] = _read(field, getattr(proto, field.name))
     return values
+
+
+def _read(field: _Field, value: Any) -> Any:
+    try:
+        return value if field.read is None else field.read(value)
+    except FieldError as error:
+        raise error.under(field.name) from error
 
 
 def _messages(name: str, plan: _Plan, *, repeated: bool) -> Accessors:
