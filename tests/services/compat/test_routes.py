@@ -49,12 +49,17 @@ class Judge(Scorer[ScorerSettings, Options]):
         super().__init__(ScorerSettings())
         self.batching = Batching(max_wait_ms=0.0)
         self.jobs: list[ScoreJob[Options]] = []
+        #: Samples that are still to fail before any is judged.
+        self.failures = 0
 
     def score(self, batch: Sequence[ScoreJob[Options]]) -> list[Result]:
         self.jobs += batch
         return [self._one(job) for job in batch]
 
     def _one(self, job: ScoreJob[Options]) -> Result:
+        if self.failures:
+            self.failures -= 1
+            return failed(Status.UNAVAILABLE, "said the test")
         response = job.sample.response or ""
         if response in FAILURES:
             return failed(Status(response), "said the test")
@@ -204,11 +209,17 @@ async def test_roll_tries_again_for_as_long_as_it_is_asked(
 ) -> None:
     judge, http = service
     monkeypatch.setattr(roll, "_PAUSE_S", 0.01)
-    body = {"response": "unavailable", "reward_info": {"ground_truth": "2"}}
-    id = (await http.post("/submit_task", json={**body, "timeout": 0.3})).json()["reward_request_id"]
+    judge.failures = 2
+    body = {"response": "2", "reward_info": {"ground_truth": "2"}}
+    id = (await http.post("/submit_task", json={**body, "timeout": 60})).json()["reward_request_id"]
+    assert (await poll(http, id))["reward_score"] == 1.0
+    assert len(judge.jobs) == 3
+    # Nothing but failures until ROLL asks no more: the last may have been cut short by that.
+    lost = {"response": "unavailable", "reward_info": {"ground_truth": "2"}, "timeout": 0.3}
+    id = (await http.post("/submit_task", json=lost)).json()["reward_request_id"]
     answer = await poll(http, id)
     assert (answer["errcode"], "reward_score" in answer) == (2, False)
-    assert answer["errmsg"] == "no reward: unavailable: said the test"
+    assert answer["errmsg"].startswith(("no reward: unavailable: ", "no reward: timeout: "))
     wrong = {"response": "invalid_input", "reward_info": {"ground_truth": "2"}}
     id = (await http.post("/submit_task", json=wrong)).json()["reward_request_id"]
     asked = len(judge.jobs)
