@@ -3,8 +3,8 @@
     reward.sandbox_fusion.url=http://HOST:PORT/run_code      (verl)
 
 SandboxFusion says 200 whatever happened; a sandbox that failed has status SandboxError, which verl counts as a test
-that did not pass. Here a run that told nothing about the program is a 504, the one status that verl tries again, and
-no status at all is SandboxError.
+that did not pass, as it does every status but 504, which it tries again. So here a run that told nothing about the
+program is a 504, a crowded or stopping service too, and no status at all is SandboxError.
 """
 
 import asyncio
@@ -17,9 +17,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import errors
-from guerdon.types import ScoreRequest
 from guerdon_services.compat import routes
-from guerdon_services.compat.asking import body_of
+from guerdon_services.compat.asking import body_of, scored
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.problem import FieldError, InvalidFields
 
@@ -83,12 +82,13 @@ def build_router(service: Runner, dispatch: Dispatcher) -> APIRouter:
         asked = await body_of(request, RunCode)
         if asked.files or asked.fetch_files:
             raise InvalidFields([FieldError("files", "programs get no files here, only their input")])
-        # An empty request is admitted when one with samples would be.
-        await dispatch.score(ScoreRequest(samples=[]))
+        patience_s = asked.compile_timeout + asked.run_timeout + _PATIENCE_S
         try:
-            async with asyncio.timeout(asked.compile_timeout + asked.run_timeout + _PATIENCE_S):
+            async with asyncio.timeout(patience_s):
+                # An empty request is admitted when one with samples would be.
+                await scored(dispatch, [], {}, patience_s)
                 ran = await dispatch.lane.call(_run(service, asked))
-        except (TimeoutError, errors.Unavailable) as error:
+        except (TimeoutError, errors.Unavailable, errors.Overloaded) as error:
             raise errors.Timeout(f"the program was not run: {error or 'no room in time'}") from error
         return JSONResponse(_answer(ran))
 

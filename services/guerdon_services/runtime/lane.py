@@ -68,6 +68,7 @@ class Lane:
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix=name)
         self._free = workers
         self._workers = workers
+        self._calls = 0
         self._lines: list[Line] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,8 +81,13 @@ class Lane:
         self._lines.append(line)
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Run `function` in one of the threads, outside any batch."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, contained, function)
+        """Run `function` in one of the threads, outside any batch; the lane is not idle before it has ended."""
+        self._calls += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, contained, function)
+        finally:
+            self._calls -= 1
+            self.pump()
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a part of a batch in one of the threads."""
@@ -129,7 +135,7 @@ class Lane:
     @property
     def busy(self) -> bool:
         """Whether anything runs or waits."""
-        return self._free < self._workers or any(line.waiting for line in self._lines)
+        return self._free < self._workers or self._calls > 0 or any(line.waiting for line in self._lines)
 
     async def idle(self) -> None:
         """Return when nothing runs and nothing waits."""
