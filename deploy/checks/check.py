@@ -103,7 +103,9 @@ def _commands(tools: Tools, rendered: Path, files: list[Path]) -> list[list[str 
     ]
     commands.append([tools.python, CHECKS / "validate.py", *files])
     scan = [tools.checkov, "--directory", rendered, "--config-file", CHECKS / "checkov.yaml"]
-    commands.append([*scan, "--framework", "kubernetes", "--skip-download", "--compact", "--quiet"])
+    docker = [tools.checkov, "--directory", DEPLOY / "docker", "--config-file", CHECKS / "checkov.yaml"]
+    commands.append([*scan, "--framework", "kubernetes"])
+    commands.append([*docker, "--framework", "dockerfile"])
     if tools.promtool:
         commands.append([tools.promtool, "test", "rules", CHECKS / "alerts_test.yaml"])
         commands.append([tools.promtool, "check", "rules", CHART / "files/alerts.yaml", _queries(rendered)])
