@@ -17,7 +17,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = Path(__file__).with_name("Dockerfile")
-_INSTALLED = re.compile(r"^FROM build AS ([a-z-]+)-packages\nRUN install-guerdon '([^']+)'$", re.MULTILINE)
+_INSTALLED = re.compile(
+    r"^FROM build AS ([a-z-]+)-packages\nRUN install-guerdon '([^']+)'(?: torch)?$", re.MULTILINE
+)
 
 
 def targets() -> dict[str, str]:
@@ -59,18 +61,12 @@ def resolved(requirement: str) -> dict[str, str]:
     ours = {"guerdon-services": "services", "guerdon-trainer": "trainer"}[extras.name]
     local = [str(ROOT / "clients"), f"{ROOT / ours}[{','.join(sorted(extras.extras))}]"]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-qq", "--dry-run"]
-    index = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
-    command = [
-        *pip,
-        "--ignore-installed",
-        "--report",
-        "-",
-        "-c",
-        str(ROOT / "constraints.txt"),
-        *index,
-        *local,
-    ]
-    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    command = [*pip, "--ignore-installed", "--report", "-", "-c", str(ROOT / "constraints.txt"), *local]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:  # torch's CPU build is not on PyPI
+        command += ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
+        result = subprocess.run(command, check=True, capture_output=True, text=True)
+    report = json.loads(result.stdout)
     found = {
         canonicalize_name(one["metadata"]["name"]): one["metadata"]["version"] for one in report["install"]
     }
