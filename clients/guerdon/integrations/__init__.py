@@ -7,6 +7,7 @@
     slime           --custom-rm-path guerdon.integrations.slime.reward
     verifiers       [env.taskset.task.rewards.guerdon] fn = "guerdon.integrations.verifiers:reward"
     nemo_gym        entrypoint of a resources server: guerdon.integrations.nemo_gym
+    nemo_rl         register_env("guerdon", "guerdon.integrations.nemo_rl.Environment")
     skyrl           skyrl_gym.register(id="guerdon", entry_point="guerdon.integrations.skyrl:Env")
     areal           reward_fn="guerdon.integrations.areal.reward"
 
@@ -15,6 +16,6 @@ ROLL and others that post to a URL of their own shape need no code: every servic
 
 Modules that a trainer imports by name read their settings from the environment: GUERDON_URL, GUERDON_SERVICE,
 GUERDON_OPTIONS (JSON), GUERDON_REWARDS (a YAML file of several services), GUERDON_TOKEN, GUERDON_TIMEOUT_S,
-GUERDON_RETRIES and GUERDON_COLUMNS (JSON: which column is what). Only verl_process, nemo_gym and
-skyrl import their trainer.
+GUERDON_RETRIES and GUERDON_COLUMNS (JSON: which column is what). Only verl_process, nemo_gym,
+nemo_rl and skyrl import their trainer.
 """

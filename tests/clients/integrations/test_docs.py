@@ -52,6 +52,7 @@ def test_every_row_of_failures_has_a_test() -> None:
         "verifiers": ("test_verifiers", "test_a_failure_is_raised"),
         "NeMo Gym, server": ("test_nemo_gym", "test_a_failure_is_gyms_own"),
         "NeMo Gym, URL": ("compat", "test_a_failure_is_a_status_and_no_number"),
+        "NeMo RL": ("test_nemo_rl", "test_a_failure_is_raised"),
         "SkyRL": ("test_skyrl", "test_a_failure_is_raised"),
         "AReaL": ("test_areal", "test_a_failure_is_raised"),
         "ROLL": ("compat", "test_roll_tries_again_for_as_long_as_it_is_asked"),
