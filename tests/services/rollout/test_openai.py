@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from guerdon.types import GenerateResult, Status
@@ -16,6 +17,7 @@ from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.process import running
 from guerdon_services.runtime.scorer import GenerateJob
 from guerdon_services.runtime.settings import Address, RuntimeSettings
+from tests.services.rollout import openai_calls
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -52,6 +54,11 @@ def events(text: str) -> list[Any]:
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+async def test_the_official_client(http: httpx.AsyncClient) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{http.base_url}/v1", api_key="none", max_retries=0) as client:
+        await openai_calls.run(client)
 
 
 async def test_models(http: httpx.AsyncClient) -> None:

@@ -193,6 +193,8 @@ def _arguments(settings: RolloutSettings, path: Path) -> dict[str, JsonValue]:
         "dtype": settings.dtype,
         "max_num_seqs": settings.max_batch,
         "kv_cache_memory_bytes": kv_bytes,
+        # As long as keys and values fit into, up to what the model was made for.
+        "max_model_len": -1,
         "enable_prefix_caching": True,
         "logprobs_mode": "raw_logprobs",
         "worker_extension_cls": "guerdon_services.rollout.engines.vllm_worker.WorkerExtension",
