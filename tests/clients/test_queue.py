@@ -242,11 +242,22 @@ async def test_cancelled_work_is_skipped(redis_url: str) -> None:
 async def test_cancelled_work_that_is_submitted_again_is_done(redis_url: str) -> None:
     async with producer(redis_url) as client, consumer(redis_url) as worker:
         (await client.submit("score", b"", request_id="r")).cancel()
-        await asyncio.sleep(0)
         future = await client.submit("score", b"", request_id="r")
         [entry] = await take(worker, 1)
         await worker.complete(entry, ok(entry))
         assert (await future).status is Status.OK
+
+
+async def test_who_joins_a_request_in_flight_may_leave_it_to_the_other(redis_url: str) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as worker:
+        first = await client.submit("score", b"", request_id="r")
+        second = await client.submit("score", b"", request_id="r")
+        third = await client.submit("score", b"", request_id="r")
+        second.cancel()
+        [entry] = await take(worker, 1)
+        await worker.complete(entry, ok(entry))
+        assert (await first).status is Status.OK
+        assert (await third).status is Status.OK
 
 
 async def test_fields_that_another_release_adds_or_leaves_out_do_no_harm(redis_url: str) -> None:

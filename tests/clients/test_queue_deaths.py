@@ -166,3 +166,19 @@ async def test_a_malformed_entry_left_by_a_dead_worker_is_a_dead_letter(redis_ur
         await client.submit("score", b"", request_id="good")
         assert [entry.request_id for entry in await take(worker, 1)] == ["good"]
         assert (await stats(redis_url, "math")).dead == 1
+
+
+async def test_what_was_given_to_a_slow_worker_and_taken_by_another_is_done_by_the_other(
+    redis_url: str,
+) -> None:
+    async with producer(redis_url) as client, consumer(redis_url) as slow:
+        await client.submit("score", b"", request_id="r")
+        async with redis(redis_url) as server:
+            given = await server.xreadgroup("workers", slow.consumer_id, {"{math}:q:1": ">"}, count=1)
+        [[stream, [[id, _]]]] = given
+        async with consumer(redis_url, lease_s=0.1) as other:
+            [entry] = await take(other, 1)
+            # What a worker asks for once its blocking read has been given something.
+            mine = await slow._take_now(1, given=[stream, id])  # pyright: ignore[reportPrivateUsage]
+            await other.complete(entry, ok(entry))
+    assert (mine, entry.request_id, entry.deliveries) == ((False, []), "r", 2)

@@ -40,6 +40,8 @@ class Request:
     #: "waiting", "abandoned" by a worker that crashed, "held" or "answered"
     state: str = "waiting"
     answer: Reply | None = None
+    #: Those of who asked for the same while it was in flight.
+    joined: "list[asyncio.Future[Reply]]" = field(default_factory=list)
 
 
 @dataclass
@@ -89,7 +91,7 @@ class QueueMachine(RuleBasedStateMachine):
         elif known.answer is not None:
             assert self.wait(future) == known.answer
         else:
-            assert future is known.future
+            known.joined.append(future)
 
     @precondition(lambda self: self.in_state("waiting", "abandoned"))
     @rule(most=st.integers(1, 3))
@@ -143,7 +145,7 @@ class QueueMachine(RuleBasedStateMachine):
             # As after a lost connection; this time with another body, to see which one counts.
             self.runner.run(worker.consumer.complete(entry, Reply(entry.request_id, Status.OK, "", b"again")))
         request = self.requests[entry.request_id]
-        assert self.wait(request.future) == reply
+        assert {self.wait(future) for future in (request.future, *request.joined)} == {reply}
         request.state, request.answer = "answered", reply
 
     @precondition(lambda self: any(worker.held for worker in self.workers))

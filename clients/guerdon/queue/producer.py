@@ -94,9 +94,9 @@ class Producer:
         """Queue a request; the future resolves to its reply, and cancelling it withdraws work not yet begun.
 
         A request id that was answered within the last ten minutes gets the same answer again, whoever asked then;
-        one that is in flight is not queued twice. `deadline_s` counts from now; the reply is then `timeout` if
-        nothing came sooner. While Redis cannot be reached, this tries for `patience_s` seconds to queue it. `trace` is
-        the W3C traceparent that the worker continues.
+        one that is in flight is not queued twice, and who submitted it first withdraws it. `deadline_s` counts from
+        now; the reply is then `timeout` if nothing came sooner. While Redis cannot be reached, this tries for
+        `patience_s` seconds to queue it. `trace` is the W3C traceparent that the worker continues.
 
         Raises:
             InvalidRequest: an id that is no text or too long, a deadline that is no number, or too large a body.
@@ -108,8 +108,10 @@ class Producer:
         loop = asyncio.get_running_loop()
         named, request_id = bool(request_id), request_id or secrets.token_hex(16)
         _check(request_id, deadline_s)
-        if (known := self._waiting.get(request_id)) is not None:
-            return known.future
+        known = self._waiting.get(request_id)
+        # One that was cancelled just now is not forgotten yet, and this is a submission anew.
+        if known is not None and not known.future.done():
+            return asyncio.shield(known.future)
         expires = None if deadline_s is None else loop.time() + min(deadline_s, MAX_DEADLINE_S)
         self._serial += 1
         priority = 0 if high_priority else 1

@@ -12,7 +12,6 @@ from guerdon.errors import (
     InternalError,
     InvalidRequest,
     Overloaded,
-    ServiceFailure,
     Timeout,
     Unavailable,
 )
@@ -123,7 +122,7 @@ class QueueTransport:
                     return index, _result(kind, await first, id)
                 future = await self._submit(operation, bodies[index], ids[index], deadline, slots, trace)
                 return index, _result(kind, await future, id)
-            except ServiceFailure as error:
+            except GuerdonError as error:
                 return index, kind(id=id, status=error.status, reason=str(error))
 
         if not apart:

@@ -140,8 +140,10 @@ local function read(stream)
 end
 
 for i = 7, #ARGV, 2 do
-  local entry = redis.call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1])[1]
-  if entry then apart(admit, ARGV[i], entry, 1, 0) end
+  local stream, id = ARGV[i], ARGV[i + 1]
+  local entry = redis.call('XRANGE', stream, id, id)[1]
+  -- When this worker was slow to ask, another may have taken it.
+  if entry and #pending(stream, id, id, 1, consumer) == 1 then apart(admit, stream, entry, 1, 0) end
 end
 
 local waiting = 0
