@@ -36,6 +36,7 @@ def tried(make_services: Any, make_config: Make, tmp_path: Path, monkeypatch: py
     def try_out(services: Any, *overrides: str) -> tuple[bool, str]:
         make_config()
         monkeypatch.setattr(dry_run, "connect", lambda config, redis: services.clients)
+        monkeypatch.setattr(dry_run, "check_queues", lambda config, redis: None)
         console = Console(width=200, record=True, file=io.StringIO())
         words = [f"folder={tmp_path / 'run'}", *overrides]
         passed = dry_run.dry_run(str(tmp_path / "unit.yaml"), words, "redis://nowhere", console)
@@ -103,6 +104,32 @@ def test_redis_that_is_not_there_fails_the_command(make_config: Make, tmp_path: 
     assert "FAILED" in said.output
     assert "cannot be reached" in " ".join(said.output.replace("│", " ").split())
     assert not config.run_folder.exists()
+
+
+def test_redis_that_is_not_there_is_one_sentence_before_anything_is_prepared(
+    make_config: Make, tmp_path: Path
+) -> None:
+    config = make_config()
+    words = [
+        str(tmp_path / "unit.yaml"),
+        f"folder={config.run_folder}",
+        "--redis",
+        "redis://:secret@127.0.0.1:1/0",
+    ]
+    said = _command("train", *words)
+    assert said.exit_code == 1
+    assert said.output.startswith("error: Redis at redis://127.0.0.1:1/0 cannot be reached")
+    assert len(said.output.splitlines()) == 1
+    assert not (config.run_folder / "policy").exists()
+
+
+def test_adapters_are_tried_too(tried: Any, make_services: Any, tmp_path: Path) -> None:
+    passed, table = tried(make_services(tmp_path, _texts), "optimizer.lora={rank: 2, targets: [q_porj]}")
+    assert not passed
+    assert (
+        "optimizer.lora.targets: no module of this policy is called q_porj; its linear layers are down_proj"
+        in table
+    )
 
 
 @pytest.mark.parametrize("command", ["train", "run"])

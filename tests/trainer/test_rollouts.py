@@ -147,6 +147,36 @@ def test_a_lasting_failure_is_no_reward_and_never_zero(
     assert stats.failures() == {"math": {"timeout": 8}, "rollout": {}}
 
 
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ({"logprobs": []}, "another number of log-probabilities than of tokens"),
+        (None, "asked for 4 responses, the engine gave 3"),
+    ],
+)
+def test_an_engine_that_breaks_its_contract_costs_the_group_and_not_the_run(
+    services: Any,
+    make_config: Make,
+    stats: ServiceStats,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: dict[str, Any] | None,
+    reason: str,
+) -> None:
+    generate = services.rollout.generate
+
+    async def wrong(*args: Any, **kw: Any) -> list[GenerateResult]:
+        [result] = await generate(*args, **kw)
+        last = [] if broken is None else [result.rollouts[3].model_copy(update=broken)]
+        return [result.model_copy(update={"rollouts": [*result.rollouts[:3], *last]})]
+
+    monkeypatch.setattr(services.rollout, "generate", wrong)
+    with Rollouts(services.clients, make_config("failures.window=100"), stats) as rollouts:
+        [group] = rollouts.all_groups(list(_asks(1)))
+        assert group.responses == []
+        assert reason in rollouts.explanation()
+    assert stats.failures()["rollout"] == {"internal_error": 1}
+
+
 def test_invalid_input_is_not_tried_again(services: Any, make_config: Make, stats: ServiceStats) -> None:
     services.math.always = Status.INVALID_INPUT
     with Rollouts(services.clients, make_config("failures.window=100"), stats) as rollouts:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from guerdon.types import Sample
+from guerdon.types import Result, Sample, Span, Status, Verdict
 from guerdon_services.reference_reward.service import ReferenceRewardScorer
 from guerdon_services.reference_reward.settings import ReferenceRewardOptions, ReferenceRewardSettings
 from guerdon_services.runtime.scorer import ScoreJob
 from guerdon_trainer.batch import Batch, make_batch
 from guerdon_trainer.config import load_recipe
-from guerdon_trainer.groups import Group
+from guerdon_trainer.groups import Group, in_its_place
 from guerdon_trainer.model import Policy, load_policy, token_logprobs
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
@@ -87,3 +87,18 @@ def test_a_row_is_the_reasoning_as_sampled_and_the_reference(batch: Batch) -> No
         for ids, mask in zip(batch.response_ids_BT, batch.reference_BT, strict=True)
     ]
     assert references == ["03}", "03}", "03}", "", "03}"]
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "end", "status"),
+    [([1, 2], 6, Status.OK), ([1, 2], 7, Status.INTERNAL_ERROR), ([], 4, Status.INTERNAL_ERROR)],
+)
+def test_a_reference_that_stands_elsewhere_than_its_span_says_is_a_failure(
+    token_ids: list[int], end: int, status: Status
+) -> None:
+    span = Span(start=0, end=9, token_start=4, token_end=end, sampled_tokens=4)
+    result = Result(
+        id="a", status=Status.OK, value=0.5, token_ids=token_ids, token_rewards=[0.0] * len(token_ids),
+        verdict=Verdict(span=span),
+    )  # fmt: skip
+    assert in_its_place(result).status is status

@@ -1,4 +1,5 @@
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,12 +8,12 @@ import torch
 from torch import Tensor
 
 from guerdon_trainer.batch import Batch, make_batch
-from guerdon_trainer.config import RunConfig
+from guerdon_trainer.config import RecipeError, RunConfig
 from guerdon_trainer.groups import Group, ProcessRewards, RolloutError
 from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
-from guerdon_trainer.step import Learner, all_logprobs, make_learner, optimise
+from guerdon_trainer.step import Learner, add_adapters, all_logprobs, make_learner, optimise
 
 Make = Callable[..., RunConfig]
 LOSSES = (
@@ -237,3 +238,13 @@ def test_a_sequence_weighs_by_all_its_tokens(make_config: Make, make_group: Call
     _, figures = _gradient(corrected, batch)
     expected = float((lengths_B * 2.0**lengths_B).sum() / lengths_B.sum())
     assert figures["importance_weight"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_missing_peft_is_one_sentence(make_config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    lora = make_config("optimizer.lora={}").optimizer.lora
+    assert lora is not None
+    with pytest.raises(
+        RecipeError, match=r"optimizer.lora needs the library peft: pip install guerdon-trainer\[lora\]"
+    ):
+        add_adapters(build_model(TinyPolicy(), build_tokenizer(), seed=0), lora)

@@ -62,6 +62,7 @@ def train(
     from guerdon_trainer.distributed import is_follower, process_group, tell
     from guerdon_trainer.launch import clients_of, ensure_policy, finish, follow_first
     from guerdon_trainer.live import LiveView
+    from guerdon_trainer.rollouts import check_queues
     from guerdon_trainer.train import Run
 
     if is_follower():
@@ -73,6 +74,7 @@ def train(
             tell(None)
         else:
             with _stoppable(folder), LiveView(folder.path.name, config.training.steps) as view:
+                check_queues(config, redis)
                 ensure_policy(config, folder, view.message)
                 tell("ready")
                 run = Run(config, view)

@@ -27,10 +27,11 @@ from guerdon_trainer.launch import READY_TIMEOUT_S, RUN_FAILURES, ensure_policy
 from guerdon_trainer.memory import available_memory, estimate_memory
 from guerdon_trainer.model import load_policy
 from guerdon_trainer.questions import Question, sampling_seed
-from guerdon_trainer.rollouts import Rollouts, connect
+from guerdon_trainer.rollouts import Rollouts, check_queues, connect
 from guerdon_trainer.run_folder import RunFolder, refuse_changes
 from guerdon_trainer.service_calls import ServiceClient
 from guerdon_trainer.service_stats import ServiceStats
+from guerdon_trainer.step import add_adapters
 from guerdon_trainer.trackers import check_trackers
 
 #: Prompts of the one batch.
@@ -55,7 +56,7 @@ class Checks:
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self.made: list[Check] = []
-        self._progress = progress
+        self.progress = progress
 
     @property
     def passed(self) -> bool:
@@ -65,7 +66,7 @@ class Checks:
     @contextmanager
     def of(self, name: str) -> Generator[list[str]]:
         """Within it one thing is tried; what is appended to the list becomes its detail."""
-        self._progress(f"checking {name}")
+        self.progress(f"checking {name}")
         details: list[str] = []
         try:
             yield details
@@ -97,6 +98,10 @@ def dry_run(recipe: str, overrides: Sequence[str], redis: str | None, console: C
         # `${run}` in the recipe then means the temporary folder, for services of our own as well.
         trial = load_recipe(recipe, [*overrides, f"folder={temporary}/run"])
         try:
+            if redis is not None:
+                with checks.of("queues") as found:
+                    check_queues(config, redis)
+                    found.append("Redis answers")
             _check_files(checks, config, trial)
             if redis is None:
                 _check_own_services(checks, trial)
@@ -128,7 +133,8 @@ def _check_files(checks: Checks, config: RunConfig, trial: RunConfig) -> None:
         source = folder if folder.policy.exists() else RunFolder(trial.run_folder)
         if source is not folder:
             source.path.mkdir(parents=True)
-            ensure_policy(trial, source, found.append)
+            ensure_policy(trial, source, checks.progress)
+            found.append("prepared for this check")
         device = local_device(config.training.device)
         model = load_policy(source.policy, torch.device("cpu"))
         weights.publish(RunFolder(trial.run_folder).weights, 0, lambda path: _copy(source.policy, path))
@@ -144,6 +150,11 @@ def _check_files(checks: Checks, config: RunConfig, trial: RunConfig) -> None:
         )
         if need.total > free:
             raise MemoryError(f"{found.pop()}: try fewer optimizer.micro_batch_tokens")
+    if config.optimizer.lora:
+        with checks.of("adapters") as found:
+            add_adapters(model, config.optimizer.lora)
+            learning = sum(one.numel() for one in model.parameters() if one.requires_grad)
+            found.append(f"{learning / 1e6:,.2f}M parameters learn")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guerdon.rewards import counted, mix
-from guerdon.types import GenerateResult, Result, Rollout, Sample, Sampling, Status
+from guerdon.types import GenerateResult, Result, Rollout, Sample, Sampling, Status, failed
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.questions import Question
 
@@ -76,6 +76,31 @@ def of_one_version(result: GenerateResult, oldest: int, newest: int) -> Generate
         return result
     reason = f"sampled by policy versions {sorted(versions)}, wanted one of {oldest} to {newest}"
     return GenerateResult(id=result.id, status=Status.UNAVAILABLE, reason=reason)
+
+
+def as_asked(result: GenerateResult, count: int) -> GenerateResult:
+    """The result, or a retryable failure when it is not what was asked for: there is nothing to train on in it."""
+    rollouts = result.rollouts
+    if result.status is not Status.OK:
+        return result
+    if len(rollouts) != count:
+        reason = f"asked for {count} responses, the engine gave {len(rollouts)}"
+    elif any(len(one.logprobs) != len(one.token_ids) for one in rollouts):
+        reason = "the engine gave a response another number of log-probabilities than of tokens"
+    else:
+        return result
+    return GenerateResult(id=result.id, status=Status.INTERNAL_ERROR, reason=reason)
+
+
+def in_its_place(result: Result) -> Result:
+    """The result, or a retryable failure when the reference it scored does not stand where its span says."""
+    span = result.verdict.span if result.verdict else None
+    if result.value is None or span is None or span.sampled_tokens < span.token_start:
+        return result
+    if result.token_ids and span.sampled_tokens + len(result.token_ids) == span.token_end:
+        return result
+    reason = "the reference that was scored does not stand where its span says"
+    return failed(Status.INTERNAL_ERROR, reason, id=result.id)
 
 
 def sample_of(ask: Ask, generated: GenerateResult, number: int) -> Sample:

@@ -11,7 +11,7 @@ from rich.console import Console
 from guerdon.errors import GuerdonError
 from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
-from guerdon_trainer.config import RunConfig
+from guerdon_trainer.config import RecipeError, RunConfig
 from guerdon_trainer.data import DataError
 from guerdon_trainer.distributed import DeviceMissing, orders, process_group
 from guerdon_trainer.groups import RolloutError
@@ -36,6 +36,7 @@ RUN_FAILURES = (
     FileNotFoundError,
     FolderRefused,
     GuerdonError,
+    RecipeError,
     RolloutError,
     TrackerMissing,
 )

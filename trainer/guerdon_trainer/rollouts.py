@@ -43,7 +43,9 @@ from guerdon_trainer.groups import (
     ProcessRewards,
     Response,
     RolloutError,
+    as_asked,
     check_correctness,
+    in_its_place,
     judged,
     labelled,
     of_one_version,
@@ -51,7 +53,7 @@ from guerdon_trainer.groups import (
     token_rewards_of,
 )
 from guerdon_trainer.run_folder import write_whole
-from guerdon_trainer.service_calls import LoopThread, ServiceCalls, ServiceClient
+from guerdon_trainer.service_calls import LoopThread, ServiceCalls, ServiceClient, reach_queues
 from guerdon_trainer.service_stats import FailureBudget, ServiceStats
 
 
@@ -66,6 +68,15 @@ def connect(config: RunConfig, redis_url: str) -> dict[str, AsyncClient]:
         )
         for name, source in config.sources.items()
     }
+
+
+def check_queues(config: RunConfig, redis_url: str) -> None:
+    """Make sure that every Redis which the run asks through is there.
+
+    Raises:
+        Unavailable: one cannot be reached; the message names its URL.
+    """
+    asyncio.run(reach_queues((one.url or redis_url, one.service) for one in config.sources.values()))
 
 
 def take_over(clients: Mapping[str, AsyncClient], config: RunConfig, redis_url: str, record: Path) -> int:
@@ -219,7 +230,8 @@ class Rollouts:
                 prompts, ask.sampling, min_version=ask.oldest, timeout_s=self._config.failures.timeout_s
             )
             # What waited in the queue meanwhile may be sampled by a version that was published since.
-            return [of_one_version(result, ask.oldest, self.policy_version) for result in results]
+            fresh = [of_one_version(result, ask.oldest, self.policy_version) for result in results]
+            return [as_asked(result, ask.sampling.n) for result in fresh]
 
         def failure(prompt: GenerateSample, status: Status, reason: str) -> GenerateResult:
             return GenerateResult(id=prompt.id, status=status, reason=reason)
@@ -268,12 +280,15 @@ class Rollouts:
     ) -> list[Result]:
         async def call(samples: list[Sample], attempt: int) -> list[Result]:
             # A repetition is new work: under the key the queue would give the same failure again.
-            return await self._clients[name].score(
+            results = await self._clients[name].score(
                 samples,
                 options=source.options,
                 min_version=version if reward.follows_policy else None,
                 timeout_s=self._config.failures.timeout_s,
                 key=None if attempt else key,
+            )
+            return (
+                [in_its_place(result) for result in results] if reward == self._config.injected else results
             )
 
         def failure(sample: Sample, status: Status, reason: str) -> Result:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from guerdon.errors import ServiceFailure
+from guerdon.queue import stats
 from guerdon.types import (
     GenerateResult,
     GenerateSample,
@@ -74,6 +75,21 @@ class ServiceClient(Protocol):
     async def info(self) -> ServiceInfo: ...
 
     async def aclose(self) -> None: ...
+
+
+async def reach_queues(places: Iterable[tuple[str, str | None]]) -> None:
+    """Make sure that the Redis of each URL and queue answers; other URLs are left to the first request.
+
+    A client on a queue would go on trying, with a warning each time.
+
+    Raises:
+        Unavailable: one cannot be reached; the message names its URL.
+    """
+    queues = {
+        url: service for url, service in places if service and url.startswith(("redis://", "rediss://"))
+    }
+    for url, service in queues.items():
+        await stats(url, service)
 
 
 class LoopThread:

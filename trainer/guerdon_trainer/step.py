@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 
 from guerdon.lora import Adapters
 from guerdon_trainer.batch import Batch
-from guerdon_trainer.config import OptimizerConfig, RunConfig
+from guerdon_trainer.config import LoraConfig, OptimizerConfig, RecipeError, RunConfig
 from guerdon_trainer.config.importance import ImportanceConfig
 from guerdon_trainer.distributed import rank, ranks, shard, sum_over_ranks, total_norm
 from guerdon_trainer.groups import RolloutError
@@ -49,11 +49,13 @@ def make_learner(model: PreTrainedModel, initial: PreTrainedModel | None, config
     """AdamW over all parameters that learn, with a linear warm-up of the learning rate.
 
     With adapters the model is its own initial policy: `initial` may be `model`.
+
+    Raises:
+        RecipeError: the adapters do not fit the model.
     """
     if config.gradient_checkpointing:
         checkpoint_layers(model)
-    lora = config.lora
-    adapters = lora and Adapters(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
+    adapters = add_adapters(model, config.lora) if config.lora else None
     autocast = torch.bfloat16 if config.precision == "bf16" else None
     policy = Policy(model, autocast=autocast, adapters=adapters)
     shard(policy, autocast)
@@ -73,6 +75,28 @@ def make_learner(model: PreTrainedModel, initial: PreTrainedModel | None, config
     warmup = max(config.warmup_steps, 1)
     schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
     return Learner(policy, optimizer, schedule, before)
+
+
+def add_adapters(model: PreTrainedModel, lora: LoraConfig) -> Adapters:
+    """Put the recipe's adapters into the model.
+
+    Raises:
+        RecipeError: they cannot be put there; the message names the key.
+    """
+    try:
+        return Adapters(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
+    except ImportError as error:
+        raise RecipeError(
+            "optimizer.lora needs the library peft: pip install guerdon-trainer[lora]"
+        ) from error
+    except ValueError as error:
+        names = sorted(
+            {name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+        )
+        raise RecipeError(
+            f"optimizer.lora.targets: no module of this policy is called {' or '.join(lora.targets)}; "
+            f"its linear layers are {', '.join(names)}"
+        ) from error
 
 
 def optimise(

@@ -280,6 +280,12 @@ def test_a_model_brings_its_own_services(recipe: Path, policy: StubService, veri
     assert "--model starts its own services: leave out --rollout and --verifier" in result.output
     app = typer.Typer()
     app.command("eval")(cli.evaluate)
+    result = CliRunner().invoke(
+        app, [str(recipe), "--redis", "redis://127.0.0.1:1/0", f"folder={recipe.parent / 'e'}"]
+    )
+    assert result.exit_code == 1
+    assert "Redis at redis://127.0.0.1:1/0 cannot be reached" in result.output
+    assert "--model FOLDER starts the services that this needs" in result.output
     result = CliRunner().invoke(app, [str(recipe), "--model", "/no/model"])
     assert (result.exit_code, result.output) == (2, "error: --model /no/model: there is no such folder\n")
 

@@ -26,7 +26,7 @@ from guerdon_trainer.evaluation.answers import Answer, AnswerLog, EvaluationErro
 from guerdon_trainer.evaluation.benchmark import BenchmarkConfig
 from guerdon_trainer.evaluation.rows import CATEGORY
 from guerdon_trainer.questions import Question, sampling_seed
-from guerdon_trainer.service_calls import ServiceCalls
+from guerdon_trainer.service_calls import ServiceCalls, reach_queues
 from guerdon_trainer.service_stats import FailureBudget, ServiceStats
 
 T = TypeVar("T")
@@ -56,7 +56,12 @@ class Item:
 
 @asynccontextmanager
 async def connected(addresses: Addresses, failures: FailureConfig) -> AsyncGenerator[dict[str, AsyncClient]]:
-    """A client for each service. They do not retry: failures are repeated, and counted, here."""
+    """A client for each service. They do not retry: failures are repeated, and counted, here.
+
+    Raises:
+        Unavailable: a Redis cannot be reached.
+    """
+    await reach_queues((url, name) for name, url in addresses.urls.items())
     clients = {
         name: AsyncClient(
             url,

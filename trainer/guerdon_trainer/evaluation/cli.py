@@ -105,7 +105,11 @@ def evaluate(
     except (RecipeError, EvaluationError) as error:
         _refuse(str(error))
     urls = {config.rollout: rollout or redis, config.verifier.service: verifier or redis}
-    with _stoppable(f"the same command goes on with what is in {config.eval_folder}"):
+    nothing_given = model is None and not (rollout or verifier)
+    hint = "--model FOLDER starts the services that this needs; --rollout and --verifier name some that run already"
+    with _stoppable(
+        f"the same command goes on with what is in {config.eval_folder}", hint if nothing_given else ""
+    ):
         questions = load_benchmark_questions(config)
         services = nullcontext(Addresses(urls, token)) if model is None else local_services(config, model)
         with services as addresses, _counting(config.name, len(questions) * config.sampling.n) as advance:
@@ -239,8 +243,8 @@ def _conclude(config: "BenchmarkConfig", summary: "Summary") -> None:
 
 
 @contextmanager
-def _stoppable(afterwards: str) -> Generator[None]:
-    """SIGTERM and Ctrl-C end the command in order; what cannot go on ends it with its sentence."""
+def _stoppable(afterwards: str, hint: str = "") -> Generator[None]:
+    """SIGTERM and Ctrl-C end the command in order; what cannot go on ends it with its sentence, and a hint."""
     from guerdon.errors import GuerdonError, InvalidRequest
     from guerdon_trainer.data import DataError
     from guerdon_trainer.evaluation.answers import EvaluationError
@@ -257,6 +261,8 @@ def _stoppable(afterwards: str) -> Generator[None]:
         _refuse(str(error))
     except (FailureBudgetExceeded, GuerdonError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
+        if hint:
+            typer.echo(hint, err=True)
         raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, previous)
