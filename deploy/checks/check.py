@@ -37,6 +37,10 @@ VARIANTS = {
         "networkPolicy.store.cidrs={10.0.0.0/8},networkPolicy.clientNamespaces={trainers},"
         "networkPolicy.otlp.namespace=tracing,image.pullSecrets={registry}",
     ),
+    "secrets": (
+        "verifiers-only",
+        "services.code.secrets.token=code-token,services.code.secrets.queue=code-queue,redis.users={code on ~*}",
+    ),
     "digests": ("verifiers-only", f"serviceDefaults.image.digest={DIGEST}"),
 }
 

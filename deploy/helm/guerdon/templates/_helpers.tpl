@@ -66,7 +66,10 @@ resources: {{- toYaml $resources | nindent 2 }}
 
 {{/* Where the queue is: REDIS_PASSWORD and the variable named, or the variable from a secret. */}}
 {{- define "guerdon.queueEnv" -}}
-{{- if .root.Values.redis.enabled -}}
+{{- if .secret -}}
+- name: {{ .variable }}
+  valueFrom: {secretKeyRef: {name: {{ .secret }}, key: url}}
+{{- else if .root.Values.redis.enabled -}}
 - name: REDIS_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ .root.Values.redis.secret }}, key: password}}
 - name: {{ .variable }}
