@@ -108,10 +108,15 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
         return details if context is None else {**details, "context_length": str(context)}
 
     def routes(self, dispatch: "Dispatcher") -> "APIRouter":
-        """The OpenAI routes."""
+        """OpenAI's routes, and vLLM's own where it is the engine."""
         from guerdon_services.rollout.openai import build_router
 
-        return build_router(self, dispatch)
+        router = build_router(self, dispatch)
+        if engines.chosen(self.settings) == "vllm":
+            from guerdon_services.rollout.vllm_routes import add_routes
+
+            add_routes(router, self)
+        return router
 
     def generate(self, batch: Sequence[GenerateJob]) -> list[GenerateResult]:
         """One group per job; prompts at fault are `invalid_input`, their neighbours unharmed.

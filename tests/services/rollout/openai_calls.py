@@ -6,7 +6,7 @@ import pytest
 
 async def run(client: openai.AsyncOpenAI) -> None:
     """Completions and chats, whole and streamed, with log-probs, several choices, and a refusal."""
-    model = [one.id async for one in client.models.list()][0]
+    model = (await client.models.list()).data[0].id
     await _completions(client, model)
     await _chats(client, model)
     with pytest.raises(openai.BadRequestError) as refused:
@@ -30,7 +30,13 @@ async def _completions(client: openai.AsyncOpenAI, model: str) -> None:
     assert 4 <= whole.usage.completion_tokens <= 28
 
     stream = await client.completions.create(
-        model=model, prompt="6+0+4=", n=2, max_tokens=7, seed=3, stream=True, stream_options={"include_usage": True}
+        model=model,
+        prompt="6+0+4=",
+        n=2,
+        max_tokens=7,
+        seed=3,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     texts = {0: "", 1: ""}
     usage = None

@@ -102,6 +102,9 @@ class FakeCore:
             raise self.world.reload_errors.pop()
         self.version = version
 
+    async def forget(self, version: int) -> None:
+        self.version = version
+
     async def resume(self) -> None:
         self.world.calls.append(("resume",))
 
@@ -396,3 +399,69 @@ def test_end_tokens_are_those_of_the_generation_config(
     engine = VllmEngine(RolloutSettings(model=model), cast(Any, lambda path: FakeCore(world, path)))
     assert engine._end_tokens == {5, 6}
     engine.close()
+
+
+async def _nothing(core: Any) -> None:
+    core.world.calls.append(("sent",))
+
+
+async def _broken(core: Any) -> None:
+    raise RuntimeError("the trainer is gone")
+
+
+def on_loop(engine: VllmEngine, work: Any) -> Any:
+    return asyncio.run(engine.call(work))
+
+
+def test_a_trainer_sends_weights_itself(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, pool: ThreadPoolExecutor
+) -> None:
+    engine = engine_of()
+    updates = engine.updates
+    with pytest.raises(ValueError, match="pause the engine first"):
+        on_loop(engine, updates.transfer(_nothing, half=True))
+    on_loop(engine, updates.pause("abort"))
+    assert updates.paused
+    waiting = pool.submit(engine.generate, GROUP)
+    publish(tmp_path, 1, tiny_llama)
+    on_loop(engine, updates.transfer(_nothing, half=True))
+    on_loop(engine, updates.transferred(7, _nothing))
+    assert not waiting.done()
+    assert engine.version == 7, "the folder's version waits"
+    on_loop(engine, updates.resume())
+    waiting.result()
+    until(lambda: engine.version == 1)
+    with pytest.raises(ValueError, match="not paused"):
+        on_loop(engine, updates.resume())
+
+
+def test_weights_that_came_in_part_are_given_up(engine_of: Any, world: World, tiny_llama: Path) -> None:
+    engine = engine_of()
+    updates = engine.updates
+    on_loop(engine, updates.pause("keep"))
+    on_loop(engine, updates.transfer(_nothing, half=True))
+    with pytest.raises(RuntimeError, match="the trainer is gone"):
+        on_loop(engine, updates.transferred(7, _broken))
+    on_loop(engine, updates.resume())
+    assert world.started == [tiny_llama, tiny_llama]
+    assert engine.version == 0
+    assert "came in part" in engine.state
+    assert versions(engine.generate(GROUP)) == {(0, None)}
+
+
+def test_after_a_death_weights_that_a_trainer_sent_are_not_claimed(engine_of: Any, world: World) -> None:
+    engine = engine_of()
+    on_loop(engine, engine.updates.pause("abort"))
+    on_loop(engine, engine.updates.transferred(7, _nothing))
+    on_loop(engine, engine.updates.resume())
+    assert versions(engine.generate(GROUP)) == {(7, None)}
+    world.cores[-1].dead = True
+    until(lambda: len(world.cores) == 2)
+    assert versions(engine.generate(GROUP)) == {(0, None)}
+
+
+def test_a_forgotten_pause_ends_by_itself(engine_of: Any, world: World) -> None:
+    engine = engine_of(update_limit_s=0.2)
+    on_loop(engine, engine.updates.pause("abort"))
+    assert versions(engine.generate(GROUP)) == {(0, None)}
+    assert "paused the engine for more than 0.2 s" in engine.state

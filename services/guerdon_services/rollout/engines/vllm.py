@@ -99,6 +99,15 @@ class VllmEngine:
         return self._context_length
 
     @property
+    def updates(self) -> Updates:
+        """Who serves and who updates; for what runs on the engine's loop (`call`)."""
+        return self._updates
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of what runs on the engine's loop; for callers on a loop of their own."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    @property
     def pids(self) -> list[int]:
         """The engine's processes."""
         return self._updates.core.pids

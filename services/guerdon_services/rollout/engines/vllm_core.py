@@ -118,6 +118,10 @@ class Core:
         With `keep`, requests that wait compute their keys and values anew, and go on from where they were.
         """
         await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
+        await self.forget(version, keep=keep)
+
+    async def forget(self, version: int, *, keep: bool = True) -> None:
+        """Nothing that other weights computed stays; those that are loaded are called `version`."""
         if not await self._llm.reset_prefix_cache(reset_running_requests=keep):
             raise RuntimeError("vLLM did not give up its prefix cache")
         await self._llm.update_weight_version(str(version))

@@ -1,13 +1,15 @@
 """The life of a vLLM engine: which version it serves, how it takes up another, how it is started again.
 
 At most one update or start runs at a time. While it does, no group begins; what becomes of those that run is the
-setting `on_update`. An update that fails leaves the old version serving, and the state says so: the old weights are
-read again, and if that does not work either, or something hangs, the engine is ended and started with them.
+setting `on_update`. A trainer may also hold the engine itself and send weights through vLLM's own calls (`pause`,
+`transfer`, `resume`): then nothing is taken up from the folder meanwhile. An update that fails leaves the old version
+serving, and the state says so: the old weights are read again, and if that does not work either, or something hangs,
+the engine is ended and started with them.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -56,6 +58,10 @@ class Updates:
         self._pause_s, self._try_at = _FIRST_PAUSE_S, 0.0
         self._broken = "the engine is being started"
         self._refusal = ""
+        #: Ends a pause that a trainer forgot; None while nobody holds the engine.
+        self._held: asyncio.TimerHandle | None = None
+        #: Whether a trainer's weights have come in part.
+        self._half = False
 
     @property
     def core(self) -> "Core":
@@ -145,6 +151,93 @@ class Updates:
                 return
             await self._update(found)
 
+    @property
+    def paused(self) -> bool:
+        """Whether a trainer holds the engine."""
+        return self._held is not None
+
+    async def pause(self, how: Pause) -> None:
+        """Let a trainer hold the engine until `resume`, for `update_limit_s` at most.
+
+        Raises:
+            TimeoutError: what is under way did not end in that time; nothing is held then.
+            NotReady: there is no engine at the moment.
+        """
+        if self.paused:
+            return
+        limit_s = self._settings.update_limit_s
+        async with asyncio.timeout(limit_s):
+            await self._lock.acquire()
+        try:
+            if self._broken or self.core.dead:
+                raise NotReady(self._broken or "the engine died")
+            self._open.clear()
+            async with asyncio.timeout(limit_s):
+                if how == "wait":
+                    await self._idle.wait()
+                await self.core.pause(how)
+        except BaseException:
+            self._open.set()
+            self._lock.release()
+            raise
+        loop = asyncio.get_running_loop()
+        self._held = loop.call_later(limit_s, lambda: loop.create_task(self.resume(forgotten=True)))
+
+    async def transfer(self, call: Callable[["Core"], Awaitable[None]], *, half: bool) -> None:
+        """One of vLLM's calls by which weights come; `half` says whether more must follow before they are whole.
+
+        Raises:
+            ValueError: nobody holds the engine.
+            Exception: whatever the call raised; where weights had come in part, `resume` gives them up.
+        """
+        if not self.paused:
+            raise ValueError("pause the engine first")
+        async with asyncio.timeout(self._settings.update_limit_s):
+            await call(self.core)
+        self._half = half
+
+    async def transferred(self, version: int, finish: Callable[["Core"], Awaitable[None]]) -> None:
+        """The last of the calls: after it nothing that the old weights computed stays, and `version` serves.
+
+        Raises:
+            ValueError, Exception: as `transfer`.
+        """
+
+        async def whole(core: "Core") -> None:
+            await finish(core)
+            await core.forget(version)
+
+        await self.transfer(whole, half=False)
+        self._followed.sent(version)
+
+    async def resume(self, *, forgotten: bool = False) -> None:
+        """The end of a pause. Weights that came in part are given up, with the engine that has them.
+
+        Raises:
+            ValueError: nobody holds the engine.
+        """
+        if self._held is None:
+            raise ValueError("the engine is not paused")
+        self._held.cancel()
+        self._held = None
+        try:
+            if forgotten:
+                self._refusal = (
+                    f"a trainer paused the engine for more than {self._settings.update_limit_s:g} s"
+                )
+                _log.warning("a pause was ended", reason=self._refusal)
+            if self._half or self.core.dead:
+                self._half = False
+                self._refusal = (
+                    "a trainer's weights came in part, the engine was started with those before them"
+                )
+                await self._restart()
+            else:
+                await self.core.resume()
+                self._open.set()
+        finally:
+            self._lock.release()
+
     async def _update(self, found: Found) -> None:
         began = time.monotonic()
         self._open.clear()
@@ -186,6 +279,7 @@ class Updates:
         """After an update that failed half-way: the old weights again, in a new engine if need be."""
         if not (self.core.dead or isinstance(error, TimeoutError)):
             try:
+                self._followed.fall_back()
                 async with asyncio.timeout(self._settings.update_limit_s):
                     await self.core.reload(self._followed.path, self._followed.version, keep=True)
                     await self.core.resume()
@@ -202,6 +296,7 @@ class Updates:
         self._broken = "the engine is being started again"
         self.core.stop()
         try:
+            self._followed.fall_back()
             self._followed.settle()
             await self._begin(self._followed.path)
         except Exception as error:

@@ -46,7 +46,8 @@ class Followed:
         first = weights.latest(self._folder)
         self._loaded = weights.identity(first)
         self.version = first.version if first else 0
-        #: The folder whose weights serve.
+        self._read_version = self.version
+        #: The folder whose weights serve, or served before a trainer sent some.
         self.path = first.path if first else model
         if not (self.path / "config.json").is_file():
             raise FileNotFoundError(f"no model in {self.path}: it holds no config.json")
@@ -92,6 +93,15 @@ class Followed:
     def taken_up(self, found: Found) -> None:
         """`found` serves from now on."""
         self.version, self.path, self._loaded = found.version, found.path, found.identity
+        self._read_version = found.version
+
+    def sent(self, version: int) -> None:
+        """Weights that a trainer sent serve; they are in no folder."""
+        self.version = version
+
+    def fall_back(self) -> None:
+        """Those that a trainer sent are lost: the folder's serve."""
+        self.version = self._read_version
 
     def settle(self) -> None:
         """Where the folder that served is gone, let the newest whole version take its place: for a new engine."""
