@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
+import openai
 import psutil
 import pytest
 import torch
@@ -21,7 +23,11 @@ from guerdon_services import models
 from guerdon_services.rollout import engines
 from guerdon_services.rollout.engine import Row, Sampled
 from guerdon_services.rollout.engines.vllm import VllmEngine
+from guerdon_services.rollout.service import RolloutGenerator
 from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.runtime.process import running
+from guerdon_services.runtime.settings import Address, RuntimeSettings
+from tests.services.rollout import openai_calls
 
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
@@ -36,14 +42,17 @@ GREEDY = replace(ROW, temperature=0.0)
 
 @pytest.fixture(scope="module")
 def folder(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama with heads as large as vLLM's CPU kernels want them."""
+    """A tiny Llama with heads as large as vLLM's CPU kernels want them, whose output head is its embedding.
+
+    vLLM keeps a packed copy of such a head on CPUs, which its own reload forgets.
+    """
     folder = tmp_path_factory.mktemp("llama32")
     tokenizer = models.load_tokenizer(tiny_llama)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        tie_word_embeddings=False,
+        tie_word_embeddings=True,
         hidden_size=64,
         intermediate_size=64,
         num_hidden_layers=2,
@@ -261,6 +270,33 @@ def test_an_update_that_breaks_off_leaves_the_old_weights(
     [sampled] = engine.generate([ROW])
     assert sampled.version == version
     assert drift(engine, [ROW]) < BOUND
+
+
+async def test_openais_and_vllms_routes(engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "open_engine", lambda settings: engine)
+    monkeypatch.setattr(engine, "close", lambda: None)
+    service = RolloutGenerator(engine._updates._settings.model_copy(update={"served_name": "tiny"}))
+    assert (service.batching.max_items, service.batching.concurrency) == (1, 32)
+    async with running(service, RuntimeSettings(http=Address("127.0.0.1", 0))) as process:
+        base = f"{process.url}/v1"
+        async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0, timeout=600) as client:
+            await openai_calls.run(client)
+        assert process.url is not None
+        async with httpx.AsyncClient(base_url=process.url, timeout=600, trust_env=False) as http:
+            info = (await http.get("/v1/info")).json()
+            assert (info["details"]["engine"], info["details"]["context_length"]) == ("vllm", "512")
+            assert (await http.post("/resume")).status_code == 409
+            assert (await http.post("/pause", params={"mode": "wait"})).json() == {"status": "paused"}
+            assert (await http.get("/is_paused")).json() == {"is_paused": True}
+            # No transport runs on a CPU: vLLM says so, and nothing has changed.
+            started = await http.post("/start_weight_update")
+            assert started.status_code == 500
+            assert "not configured" in started.json()["error"]
+            assert (await http.post("/resume")).json() == {"status": "resumed"}
+            seen = (await http.get("/weight_info")).json()
+            assert seen["weight_version"] == str(engine.version)
+            body = {"prompt": "6+0+4=", "max_tokens": 3}
+            assert (await http.post("/v1/completions", json=body)).status_code == 200
 
 
 def test_killed_in_the_middle_it_comes_back_and_the_group_is_whole(engine: VllmEngine) -> None:

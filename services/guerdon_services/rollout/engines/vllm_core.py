@@ -121,7 +121,8 @@ class Core:
         await self.forget(version, keep=keep)
 
     async def forget(self, version: int, *, keep: bool = True) -> None:
-        """Nothing that other weights computed stays; those that are loaded are called `version`."""
+        """Nothing of other weights stays, nor of what they computed; those that are loaded are called `version`."""
+        await self._llm.collective_rpc("guerdon_reloaded")
         if not await self._llm.reset_prefix_cache(reset_running_requests=keep):
             raise RuntimeError("vLLM did not give up its prefix cache")
         await self._llm.update_weight_version(str(version))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.v1.sample.sampler import Sampler
 
 #: Environment variable with the process id of the service.
@@ -37,6 +38,16 @@ class WorkerExtension:
         runner.sampler.__class__ = _TemperedSampler
         threading.Thread(target=_end_with_the_service, name="service watch", daemon=True).start()
         return type(runner).__name__
+
+    def guerdon_reloaded(self) -> None:
+        """After other weights were read: see that the head has them too.
+
+        A head that is the embedding itself has no tensor of its own to be read, and on CPUs keeps a packed copy.
+        """
+        model: Any = self.model_runner.get_model()  # type: ignore[attr-defined]
+        for module in model.modules():
+            if isinstance(module, ParallelLMHead) and module.quant_method is not None:
+                module.quant_method.process_weights_after_loading(module)
 
 
 class _TemperedSampler(Sampler):
