@@ -54,7 +54,7 @@ def test_the_manifest_trains(tmp_path: Path) -> None:
             for probe in PROBES:
                 pod.wait(probe)
             info = f"{pod.url}/v1/info"
-            assert httpx.get(info, trust_env=False).status_code == 401
+            assert httpx.get(info, trust_env=False, timeout=60).status_code == 401
             headers = {"Authorization": f"Bearer {pods.TOKEN}"}
             assert httpx.get(info, headers=headers, trust_env=False, timeout=60).json()["scorer"] == name
             metrics = httpx.get(f"{pod.url}/metrics", headers=headers, trust_env=False, timeout=60).text

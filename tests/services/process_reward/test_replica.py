@@ -80,7 +80,7 @@ class Service:
             if not self._ready.exists():
                 return False
             self.url = json.loads(self._ready.read_text())["http"]
-            return httpx.get(f"{self.url}/readyz", trust_env=False).status_code == 200
+            return httpx.get(f"{self.url}/readyz", trust_env=False, timeout=HANGS_S).status_code == 200
 
         self._until(ready)
 

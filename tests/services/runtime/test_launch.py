@@ -225,7 +225,7 @@ async def test_tls_at_both_doors(serve: Any, scorers: ModuleType, certificate: t
     async with serve(service, tls_cert=cert, tls_key=key) as served:
         url = served.process.url
         context = ssl.create_default_context(cafile=str(cert))
-        async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+        async with httpx.AsyncClient(verify=context, trust_env=False, timeout=60) as client:
             answer = await client.post(f"{url}/v1/score", json={"samples": [{"response": "1"}]})
         async with grpc.aio.secure_channel(served.grpc, credentials) as channel:
             request = reward_pb2.ScoreRequest(samples=[reward_pb2.Sample(response="1")])
