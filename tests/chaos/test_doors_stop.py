@@ -125,7 +125,11 @@ async def test_readiness_flips_while_work_is_still_taken(tmp_path: Path) -> None
             while status == 200:
                 status, body = await wire.ask(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (status, json.loads(body)["status"]) == (503, "draining")
+            # Each answer from now on is the last of its connection.
+            assert (await wire.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))[0] == 0
+            wire = await wires.open(service.http)
             assert (await wire.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))[0] == 200
+            wire = await wires.open(service.http)
             status, body = await wire.ask(request(score_body("7")))
             assert (status, json.loads(body)["results"][0]["value"]) == (200, 7.0)
     finally:

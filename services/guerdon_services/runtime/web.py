@@ -79,7 +79,8 @@ class WebServer:
         """
         self._ending = True
         for connection in self._server.server_state.connections:
-            if (cycle := getattr(connection, "cycle", None)) is not None:
+            cycle = getattr(connection, "cycle", None)
+            if cycle is not None and not cycle.response_started:
                 cycle.keep_alive = False
 
     async def stop(self, grace_s: float) -> None:
