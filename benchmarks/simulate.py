@@ -3,7 +3,7 @@
     python benchmarks/simulate.py [--preset laptop|pod|thousand] [key=value ...] [--sweep key=v1,v2,...]
 
 Discrete events, one for each thing that happens to a request. A step asks `groups` prompts for `group_size` rollouts
-each; a group whose rollouts are done is verified and scored; when all groups are there the trainer learns, and
+each; a group whose rollouts are done is verified and scored; when enough groups are there the trainer learns, and
 publishes. With ahead=1 the next step's prompts are asked while it learns. A request passes the trainer's client (one
 process), a Redis, a worker, the Redis again and the client again. Times are parameters; the defaults are what the
 benchmarks of this repository measured, where they could (docs/scale.md says which). Nothing here needs a service.
@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-#: What a made-up request id's result is kept for after it was read, in seconds.
-RESULT_KEPT_S = 60.0
+#: Seconds for which Redis keeps a result: of a made-up request id, and of a score with a key, as without work ahead.
+KEPT_S, KEYED_S = 60.0, 600.0
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,7 @@ class Run:
         #: Changes of the bytes that each Redis holds.
         self.bytes: list[list[tuple[float, float]]] = [[] for _ in self.redis]
         self._groups_in_flight = 0
+        self._groups_done = 0
         self._groups_waiting = deque[Callable[[], None]]()
         self.steps: list[Step] = []
         self._ready: set[int] = set()
@@ -190,9 +191,8 @@ class Run:
 
     def _ask(self, index: int) -> None:
         self.steps.append(Step(self.simulation.now))
-        left = Counter(self.setup.groups, lambda: self._rewarded(index))
         for group in range(self.setup.groups):
-            self._groups_waiting.append(lambda group=group: self._group(group, left))
+            self._groups_waiting.append(lambda group=group: self._group(group))
         self._admit()
 
     def _admit(self) -> None:
@@ -200,16 +200,19 @@ class Run:
             self._groups_in_flight += 1
             self._groups_waiting.popleft()()
 
-    def _finished(self, left: "Counter") -> None:
+    def _finished(self) -> None:
+        """A batch is made of the groups that finish first, of whichever step they were asked."""
         self._groups_in_flight -= 1
-        left.one()
+        self._groups_done += 1
+        if self._groups_done % self.setup.groups == 0:
+            self._rewarded(self._groups_done // self.setup.groups - 1)
         self._admit()
 
-    def _group(self, group: int, left: "Counter") -> None:
+    def _group(self, group: int) -> None:
         setup = self.setup
         lengths = [self._length() for _ in range(setup.group_size)]
         scorers = [name for name in self.workers if name != "rollout"]
-        scored = Counter(len(lengths) * len(scorers), lambda: self._finished(left))
+        scored = Counter(len(lengths) * len(scorers), self._finished)
 
         def sampled() -> None:
             for name in scorers:
@@ -217,7 +220,8 @@ class Run:
                     seconds = {"math": setup.math_s, "code": setup.code_s}.get(name)
                     if seconds is None:
                         seconds = (length + setup.prompt_tokens) / setup.prm_tokens_s
-                    self._request(name, group, seconds, 4.0 * length + 500, 8.0 * length + 400, scored.one)
+                    answer = 8.0 * length + 400 if name == "process_reward" else 400.0
+                    self._request(name, group, seconds, 4.0 * length + 500, answer, scored.one)
 
         rollouts = Counter(len(lengths), sampled)
         for length in lengths:
@@ -227,10 +231,11 @@ class Run:
     def _request(
         self, name: str, group: int, seconds: float, asked: float, answered: float, then: Callable[[], None]
     ) -> None:
-        """Client, Redis, worker, Redis, client. Redis holds an entry until it is answered, its result a minute more."""
+        """Client, Redis, worker, Redis, client. Redis holds an entry until its answer, and that for a while."""
         setup, simulation = self.setup, self.simulation
         shard = self._shard(name, group)
         held = self.bytes[shard]
+        kept_s = KEPT_S if name == "rollout" or setup.ahead else KEYED_S
 
         def submitted() -> None:
             held.append((simulation.now, asked))
@@ -241,7 +246,7 @@ class Run:
 
         def completed() -> None:
             held.append((simulation.now, answered - asked))
-            held.append((simulation.now + RESULT_KEPT_S, -answered))
+            held.append((simulation.now + kept_s, -answered))
             simulation.serve(self.client, setup.client_s / 2, then)
 
         simulation.serve(
