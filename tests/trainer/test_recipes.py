@@ -22,11 +22,11 @@ def test_each_paper_has_its_recipe_and_a_small_one() -> None:
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_a_recipe_starts_what_it_uses(recipe: str) -> None:
     config = load_recipe(recipe)
-    used = {config.rollout.service, *(reward.service for reward in config.rewards)}
+    used = {source.service for source in config.sources.values()}
     assert used <= set(config.services)
     for reward in config.rewards:
         if reward.follows_policy:
-            assert config.services[reward.service].settings["model"] == str(
+            assert config.services[reward.name].settings["model"] == str(
                 config.run_folder / "weights" / "policy"
             )
 
@@ -38,7 +38,7 @@ def test_services_know_their_settings_and_options(recipe: str) -> None:
         scorer = SERVICES[service.service or name].load()
         scorer.settings_type.model_validate(service.settings)
     for reward in config.rewards:
-        SERVICES[reward.service].load().options_type.model_validate(reward.options)
+        SERVICES[reward.source.service or ""].load().options_type.model_validate(reward.options)
 
 
 @pytest.mark.parametrize("recipe", SMALL)
@@ -59,10 +59,12 @@ def of(recipe: str) -> dict[str, Any]:
         "length": config.rollout.max_new_tokens,
         "mini_batches": config.optimizer.mini_batches,
         "lr": config.optimizer.lr,
+        "warmup": config.optimizer.warmup_steps / config.optimizer.mini_batches,
+        "decay": config.optimizer.weight_decay,
         "loss": config.loss.model_dump(),
         "advantage": config.advantage.model_dump() if config.advantage else None,
         "filters": {one.kind: one.model_dump() for one in config.filter},
-        "rewards": {reward.service: (reward.weight, reward.options) for reward in config.rewards},
+        "rewards": {reward.name: (reward.weight, reward.options) for reward in config.rewards},
     }
 
 
@@ -71,23 +73,33 @@ def test_published_numbers() -> None:
     gspo = of("gspo")
     assert (gspo["loss"]["clip_low"], gspo["loss"]["clip_high"]) == (3e-4, 4e-4)
     assert (gspo["mini_batches"], gspo["group"], gspo["lr"]) == (4, 16, 1e-6)
+    assert (gspo["prompts"], gspo["length"], gspo["warmup"], gspo["decay"]) == (512, 8192, 25, 0.1)
     grpo = of("grpo")
     assert (grpo["loss"]["kl_coefficient"], grpo["loss"]["kl_estimator"]) == (0.04, "k3")
     assert (grpo["prompts"] * grpo["group"], grpo["group"], grpo["mini_batches"]) == (1024, 64, 1)
     dr_grpo = of("dr_grpo")
     assert (dr_grpo["advantage"]["scale"], dr_grpo["loss"]["norm"]) == ("none", dr_grpo["length"])
+    assert (dr_grpo["prompts"], dr_grpo["group"], dr_grpo["mini_batches"], dr_grpo["length"]) == (
+        128,
+        8,
+        8,
+        3000,
+    )
     dapo = of("dapo")
     assert (dapo["loss"]["clip_low"], dapo["loss"]["clip_high"]) == (0.2, 0.28)
     assert dapo["loss"]["aggregation"] == "token-mean"
     overlong = dapo["rewards"]["rules"][1]["rules"][0]
     assert (dapo["length"], overlong["max_length"], overlong["buffer"]) == (20480, 20480, 4096)
     assert (dapo["prompts"], dapo["group"], dapo["mini_batches"]) == (512, 16, 16)
+    # Schedules of the public code count batches, ours updates.
+    assert (dapo["warmup"], dapo["decay"]) == (20, 0.1)
     prime = of("prime")
     assert (prime["prompts"], prime["group"], prime["lr"], prime["length"]) == (256, 4, 5e-7, 3072)
     assert (prime["filters"]["accuracy"]["lower"], prime["filters"]["accuracy"]["upper"]) == (0.2, 0.8)
     assert prime["rewards"]["process_reward"][1]["beta"] == 0.05
     nft = of("nft")
     assert (nft["prompts"], nft["group"], nft["mini_batches"], nft["lr"]) == (512, 16, 16, 1e-6)
+    assert (nft["warmup"], nft["decay"]) == (10, 0.1)
     assert (nft["loss"]["omega"], nft["loss"]["eps"], nft["loss"]["neg_weight"]) == ("drgrpo", 1.0, 1.0)
     assert of("rft")["loss"] == {**nft["loss"], "neg_weight": 0.0}
     verifree = of("verifree")

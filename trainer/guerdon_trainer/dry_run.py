@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
+from transformers import PreTrainedModel
 
 from guerdon import weights
 from guerdon.redis_server import redis_server
@@ -140,6 +141,11 @@ def _check_files(checks: Checks, config: RunConfig, trial: RunConfig) -> None:
         weights.publish(RunFolder(trial.run_folder).weights, 0, lambda path: _copy(source.policy, path))
         if source is folder:
             RunFolder(trial.run_folder).policy.symlink_to(folder.policy)
+    _check_fit(checks, config, model, device)
+
+
+def _check_fit(checks: Checks, config: RunConfig, model: PreTrainedModel, device: torch.device) -> None:
+    """Whether a step fits into memory, and the adapters into the model."""
     with checks.of("memory") as found:
         need, free = estimate_memory(model, config), available_memory(device)
         found.append(

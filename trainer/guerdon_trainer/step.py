@@ -116,9 +116,8 @@ def optimise(
     means = Means()
     for rows in _mini_batches(batch, optimizer.mini_batches, f"{config.seed}/{step}"):
         part = batch.select(rows)
-        width = part.mask_BT.shape[1]
-        old_BT = None if old_logps_BT is None else old_logps_BT[rows, :width]
-        part_advantages = advantages[rows] if advantages.dim() == 1 else advantages[rows, :width]
+        old_BT = None if old_logps_BT is None else _rows_of(old_logps_BT, rows, part)
+        part_advantages = _rows_of(advantages, rows, part)
         _accumulate(learner, part, old_BT, part_advantages, config, means)
         norm = total_norm(list(learner.policy.parameters()), optimizer.max_grad_norm)
         means.once("grad_norm", norm)
@@ -182,24 +181,15 @@ def _accumulate(
             learner.policy.idle().backward()
             continue
         part = batch.select(rows)
-        width = part.mask_BT.shape[1]
         initial_BT = _initial_logps(learner, part, temperature)
         logps_BT, entropy_BT = token_logprobs(learner.policy, part, temperature)
         # On policy: the weights that sampled are those being trained, and recomputing would repeat this forward.
-        old_BT = logps_BT.detach() if old_logps_BT is None else old_logps_BT[rows, :width]
-        part_advantages = advantages[rows] if advantages.dim() == 1 else advantages[rows, :width]
+        old_BT = logps_BT.detach() if old_logps_BT is None else _rows_of(old_logps_BT, rows, part)
+        part_advantages = _rows_of(advantages, rows, part)
         if config.importance is not None:
             part_advantages = _corrected(config.importance, part_advantages, old_BT, part, means)
-        loss = loss_of(
-            config.loss,
-            logps_BT,
-            old_BT,
-            part_advantages,
-            part,
-            denominator,
-            initial_logps_BT=initial_BT,
-            entropy_BT=entropy_BT,
-        )
+        given = (logps_BT, old_BT, part_advantages, part, denominator)
+        loss = loss_of(config.loss, *given, initial_logps_BT=initial_BT, entropy_BT=entropy_BT)
         # FSDP takes the mean over ranks, and this is a part of a sum.
         (loss.value * ranks()).backward()
         means.total("loss", loss.value.detach())
@@ -209,6 +199,11 @@ def _accumulate(
         _measure(means, part, logps_BT.detach(), old_BT, initial_BT, entropy_BT.detach())
         _mismatch(means, part, old_BT if recomputed else logps_BT.detach())
     means.close("loss")
+
+
+def _rows_of(values: Tensor, rows: Tensor, part: Batch) -> Tensor:
+    """The rows of a whole batch's (B,) or (B, T) that `part` was selected from, as wide as it is."""
+    return values[rows] if values.dim() == 1 else values[rows, : part.mask_BT.shape[1]]
 
 
 def _corrected(

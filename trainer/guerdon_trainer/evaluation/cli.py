@@ -68,6 +68,10 @@ Timeout = Annotated[float, typer.Option(help="Seconds that one request may take.
 
 #: Exit status after an interrupt, as shells have it.
 _INTERRUPTED = 130
+#: What is said besides the failure where no service was named at all.
+_NO_SERVICES = (
+    "--model FOLDER starts the services that this needs; --rollout and --verifier name some that run already"
+)
 #: Between the wrong and the right of services that say 0 or 1.
 _DEFAULT_THRESHOLD = 0.5
 
@@ -105,11 +109,8 @@ def evaluate(
     except (RecipeError, EvaluationError) as error:
         _refuse(str(error))
     urls = {config.rollout: rollout or redis, config.verifier.service: verifier or redis}
-    nothing_given = model is None and not (rollout or verifier)
-    hint = "--model FOLDER starts the services that this needs; --rollout and --verifier name some that run already"
-    with _stoppable(
-        f"the same command goes on with what is in {config.eval_folder}", hint if nothing_given else ""
-    ):
+    hint = "" if model or rollout or verifier else _NO_SERVICES
+    with _stoppable(f"the same command goes on with what is in {config.eval_folder}", hint):
         questions = load_benchmark_questions(config)
         services = nullcontext(Addresses(urls, token)) if model is None else local_services(config, model)
         with services as addresses, _counting(config.name, len(questions) * config.sampling.n) as advance:

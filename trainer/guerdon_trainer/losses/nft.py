@@ -1,7 +1,11 @@
 """Negative-aware fine-tuning (NFT, arXiv:2505.18116), token level; RFT is the case `neg_weight` 0.
 
 Right responses raise log R. Wrong ones raise the log-likelihood ratio of the implicit negative policy,
-(1 - r R) / (1 - r), where R is the token's probability ratio and r how often the group is right.
+(1 - r R) / (1 - r), where R is the token's probability ratio and r how often the group is right. A correctness o that
+is a fraction counts as that much of a right and of a wrong response. A group without contrast, r 0 or 1, gives nothing.
+
+Settings: `omega` weighs a group (`drgrpo` 1 - r, `grpo` sqrt((1 - r) / r), `none` 1); `neg_weight` weighs wrong
+responses; `eps` is the least x = (1 - r R) / (1 - r), `eps_positive` the least R in log R.
 
 Shape suffixes: B sequences, T response tokens (padded right).
 """
@@ -43,15 +47,9 @@ def nft_loss(
 
     Args:
         logps_BT, old_logps_BT: log-probabilities (nats, fp32) under the policy trained and the one that sampled.
-        outcomes_B: correctness in [0, 1]. A fraction counts as that much of a right and of a wrong response, which on
-            policy is the gradient of outcome - r.
-        rates_B: `advantages.group_rates`; 0 and 1 stand for a group without contrast, which contributes nothing.
+        outcomes_B, rates_B: o and r, in [0, 1]; rates are those of `advantages.group_rates`.
         mask_BT: 1 on response tokens, 0 on padding.
-        omega: weight of a group. `drgrpo` 1 - r, `grpo` sqrt((1 - r) / r), `none` 1.
-        neg_weight: weight of wrong responses; 0 learns from right ones only (RFT).
-        eps, eps_positive: least x, and least R in log R.
-        aggregation, norm, denominator: see `aggregate`. The released code sums tokens over 1000: that is
-            seq-mean-token-sum-norm with norm 1000 and denominator 1.
+        aggregation, norm, denominator: see `aggregate`.
 
     Raises:
         ValueError: an unknown omega, `eps` not above 0, or an outcome or rate outside [0, 1].
@@ -69,13 +67,13 @@ def nft_loss(
     wrong_BT = -_held(implicit_BT, least=_positive(eps)).log()
     losses_BT = _weights(rate_B1, omega) * (outcome_B1 * right_BT + (1 - outcome_B1) * neg_weight * wrong_BT)
     losses_BT = masked(losses_BT, contrast_B1.expand(mask_BT.shape))
-    value = aggregate(losses_BT, mask_BT, aggregation, norm=norm, denominator=denominator)
     metrics = {
         "ratio_mean": masked(ratio_BT.detach(), mask_BT).sum() / mask_BT.sum().clamp(min=1),
         # Tokens of wrong responses whose value, not gradient, stands still.
         "negative_floor": share((implicit_BT < eps) & (outcome_B1 < 1), mask_BT),
     }
-    return Loss(value=value, metrics=metrics, count=mask_BT.sum())
+    value = aggregate(losses_BT, mask_BT, aggregation, norm=norm, denominator=denominator)
+    return Loss(value, metrics, count=mask_BT.sum())
 
 
 def _weights(rate_B1: Tensor, omega: Omega) -> Tensor:
