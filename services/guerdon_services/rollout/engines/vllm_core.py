@@ -77,7 +77,7 @@ class Core:
         Raises:
             EngineDied: the engine died under it.
         """
-        output = await self._ask(row.prompt_ids, _parameters(row, n, end_tokens))
+        output = await self._ask(row.prompt_ids, parameters(row, n, end_tokens))
         return sorted(output.outputs, key=lambda one: one.index)
 
     async def score(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
@@ -208,7 +208,7 @@ def _arguments(settings: RolloutSettings, path: Path) -> dict[str, JsonValue]:
     }
 
 
-def _parameters(row: Row, n: int, end_tokens: frozenset[int]) -> SamplingParams:
+def parameters(row: Row, n: int, end_tokens: frozenset[int]) -> SamplingParams:
     stop_ids = set(row.stop_token_ids) | (frozenset() if row.ignore_eos else end_tokens)
     return SamplingParams(
         n=n,

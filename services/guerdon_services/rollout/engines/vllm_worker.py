@@ -36,7 +36,6 @@ class WorkerExtension:
         if not isinstance(runner.sampler, Sampler):
             raise RuntimeError(f"{type(runner).__name__} samples with {type(runner.sampler).__name__}")
         runner.sampler.__class__ = _TemperedSampler
-        threading.Thread(target=_end_with_the_service, name="service watch", daemon=True).start()
         return type(runner).__name__
 
     def guerdon_reloaded(self) -> None:
@@ -88,3 +87,8 @@ def _alive(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] != b"Z"
     except FileNotFoundError:
         return False
+
+
+# From the first moment: a service that is killed while its engine starts must leave nothing behind either.
+if os.environ.get(SERVICE_PID, str(os.getpid())) != str(os.getpid()):
+    threading.Thread(target=_end_with_the_service, name="service watch", daemon=True).start()
