@@ -16,12 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import yaml
 from redis import Redis
 from redis.exceptions import RedisError
+from typer.testing import CliRunner
 
+from guerdon.cli import app
 from guerdon.redis_server import server_binary
 from guerdon.supervisor import free_ports
+from guerdon_services.runtime import cli, launch
+from guerdon_services.runtime.settings import RuntimeSettings
 
 MANIFESTS = Path(__file__).parents[2] / "deploy/manifests"
 #: Seconds after which something that should happen counts as never happening.
@@ -183,6 +188,18 @@ class Cluster:
         text = re.sub(rf"(?<![\w/])({paths})(?=/|$)", lambda match: str(mounts[match[1]]), text)
         redis = self.services.get("guerdon-redis:redis")
         return text.replace("@guerdon-redis:6379", f"@127.0.0.1:{redis}")
+
+
+def served(words: list[str], environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Service and settings that `guerdon serve` makes of a command, up to the point where the service would open."""
+    started: list[tuple[Any, RuntimeSettings]] = []
+    monkeypatch.setattr(launch, "run", lambda service, settings: started.append((service, settings)) or 0)
+    monkeypatch.setattr(cli, "_open_streams", lambda: None)
+    assert words[0] == "guerdon"
+    result = CliRunner().invoke(app, words[1:], env=environment)
+    assert result.exit_code == 0, result.output
+    [found] = started
+    return found
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:

@@ -9,6 +9,8 @@ import pods
 import pytest
 import yaml
 
+from guerdon_trainer.config import load_recipe
+
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "deploy/docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
@@ -86,3 +88,24 @@ def test_compose_takes_as_much_away_as_the_manifests() -> None:
         assert "mem_limit" in service, name
         # Doors are for this host alone.
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, one in COMPOSE["services"].items() if one["command"][:2] == ["guerdon", "serve"]]
+)
+def test_the_service_understands_its_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = COMPOSE["services"][name]
+    environment = {key: re.sub(r"\$\{[^}]*\}", "x", value) for key, value in one["environment"].items()}
+    service, settings = pods.served(one["command"], environment, monkeypatch)
+    assert service.name == name
+    # What the images' health check asks.
+    assert settings.http.port == 8101
+    assert float(one["stop_grace_period"].removesuffix("s")) >= settings.drain_s + 10
+    for port in one.get("ports", []):
+        assert int(port.rpartition(":")[2]) in (settings.http.port, settings.grpc.port)
+
+
+def test_the_trainer_understands_its_command() -> None:
+    recipe, *overrides = COMPOSE["services"]["trainer"]["command"][2:]
+    config = load_recipe(recipe, overrides)
+    assert set(config.sources) <= set(COMPOSE["services"])

@@ -7,8 +7,6 @@ import pods
 import pytest
 import yaml
 
-from guerdon_services.runtime import cli, launch
-from guerdon_services.runtime.settings import RuntimeSettings
 from guerdon_trainer.config import load_recipe
 
 MANIFESTS = ("cpu", "gpu", "verifiers-only")
@@ -50,21 +48,12 @@ def test_the_service_understands_its_arguments(
     manifest: str, component: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parsed by `guerdon serve` itself, up to the point where the service would open."""
-    from typer.testing import CliRunner
-
-    import guerdon.cli
-
     spec = template(manifest, component)
     [container] = spec["containers"]
     (tmp_path / "token").write_text(pods.TOKEN)
-    started: list[tuple[Any, RuntimeSettings]] = []
-    monkeypatch.setattr(launch, "run", lambda service, settings: started.append((service, settings)) or 0)
-    monkeypatch.setattr(cli, "_open_streams", lambda: None)
     words = [one.replace("/etc/guerdon/token", str(tmp_path)) for one in container["args"]]
     environment = {"GUERDON_QUEUE_URL": "redis://:x@guerdon-redis:6379/0"}
-    result = CliRunner().invoke(guerdon.cli.app, words[1:], env=environment)
-    assert result.exit_code == 0, result.output
-    [(service, settings)] = started
+    service, settings = pods.served(words, environment, monkeypatch)
     assert service.name == component
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert settings.http is not None
