@@ -25,7 +25,7 @@ from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
 from guerdon_trainer.run_folder import open_folder
-from guerdon_trainer.step import Learner, make_learner, optimise
+from guerdon_trainer.step import Learner, kl_in_reward, make_learner, optimise
 from guerdon_trainer.train import Run
 from guerdon_trainer.weights import publish_policy, save_policy
 
@@ -48,14 +48,19 @@ def learner_of(config: RunConfig) -> Learner:
 def run(config: RunConfig, batch: Batch, folder: Path) -> None:
     """Write what happened to `folder`, from rank 0."""
     learner = learner_of(config)
-    rows = [optimise(learner, batch, advantages_of(config, batch), config, step) for step in (1, 2)]
+
+    def step(learner: Learner, number: int) -> dict[str, float]:
+        advantages = advantages_of(config, batch, kl_in_reward(learner, batch, config))
+        return optimise(learner, batch, advantages, config, number)
+
+    rows = [step(learner, number) for number in (1, 2)]
     trained = {name: tensor.clone() for name, tensor in whole(learner.policy.learned_state()).items()}
     checkpoint.save(folder / "checkpoints", learner, RunState(run_id="r", step=2), {}, keep_last=1)
     publish_policy(learner.policy, build_tokenizer(), folder / "weights", 2)
     save_policy(learner.policy, build_tokenizer(), folder / "final")
-    rows.append(optimise(learner, batch, advantages_of(config, batch), config, 3))
+    rows.append(step(learner, 3))
     again = resume(config, folder)
-    repeated = optimise(again, batch, advantages_of(config, batch), config, 3)
+    repeated = step(again, 3)
     ends = [whole(one.policy.learned_state()) for one in (learner, again)]
     if rank() == 0:
         same = all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])

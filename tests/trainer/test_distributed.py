@@ -33,7 +33,7 @@ _PLAIN = (
 CASES = {
     "uneven parts": (
         "loss={name: ppo_clip, aggregation: token-mean}",
-        "advantage={name: grpo}",
+        "advantage={name: reinforce_pp, kl_coefficient: 0.1}",
         "optimizer.micro_batch_tokens=12",
     ),
     "mini-batches": (

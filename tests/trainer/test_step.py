@@ -13,7 +13,7 @@ from guerdon_trainer.groups import Group, ProcessRewards, RolloutError
 from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
-from guerdon_trainer.step import Learner, add_adapters, all_logprobs, make_learner, optimise
+from guerdon_trainer.step import Learner, add_adapters, all_logprobs, kl_in_reward, make_learner, optimise
 
 Make = Callable[..., RunConfig]
 LOSSES = (
@@ -104,6 +104,29 @@ def test_process_rewards_reach_single_tokens(make_config: Make, make_group: Call
     # Process: returns-to-go of r_t minus the other response's mean; outcome: leave-one-out, +1 and -1.
     expected = torch.tensor([[0.2 - 0.1 * 2 + 1, -0.1 - 0.1 + 1], [0.2 - 0.1 * 2 - 1, 0.2 - 0.1 - 1], [0, 0]])
     torch.testing.assert_close(advantages_BT, expected)
+
+
+def test_kl_in_the_reward_is_taken_of_the_policy_that_sampled(make_config: Make, batch: Batch) -> None:
+    advantage = "advantage={name: reinforce_pp, whiten: false, kl_coefficient: 0.5}"
+    config = make_config(*PLAIN, advantage, "loss={name: ppo_clip}", "optimizer.micro_batch_tokens=25")
+    learner = _learner(config, initial=True)
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.mul_(1.5)
+    kl_BT = kl_in_reward(learner, batch, config)
+    assert kl_BT is not None
+    assert learner.initial is not None
+    now_BT, before_BT = (all_logprobs(one, batch, 1.0, 10_000) for one in (learner.policy, learner.initial))
+    torch.testing.assert_close(kl_BT, now_BT - before_BT)
+    assert float(kl_BT.abs().max()) > 1e-3
+    # A token's penalty also counts for the tokens before it; the response without reward gets nothing.
+    lost_BT = advantages_of(config, batch) - advantages_of(config, batch, kl_BT)
+    returns_BT = torch.where(batch.mask_BT, 0.5 * kl_BT, 0).flip(-1).cumsum(-1).flip(-1)
+    learned_BT = batch.mask_BT & batch.valid_B[:, None]
+    torch.testing.assert_close(lost_BT, torch.where(learned_BT, returns_BT, 0), atol=1e-6, rtol=1e-5)
+    engine = make_config(*PLAIN, advantage, "loss={name: ppo_clip}", "optimizer.old_logprobs=engine")
+    torch.testing.assert_close(kl_in_reward(learner, batch, engine), batch.engine_logps_BT - before_BT)
+    assert kl_in_reward(learner, batch, make_config(*PLAIN, *LOSSES[0])) is None
 
 
 def test_the_learning_rate_warms_up_over_optimiser_steps(make_config: Make, batch: Batch) -> None:

@@ -52,13 +52,16 @@ from guerdon_trainer.losses.base import masked
 _OURS = {"name", "service", "weight", *LossSection.model_fields}
 
 
-def advantages_of(config: RunConfig, batch: Batch) -> Tensor:
+def advantages_of(config: RunConfig, batch: Batch, kl_BT: Tensor | None = None) -> Tensor:
     """The recipe's advantages of a whole batch: (B,), or (B, T) for those per token.
 
     For NFT, which has none, how often each response's group is right: what its loss weighs responses with.
+
+    Args:
+        kl_BT: `step.kl_in_reward`, where the recipe has one.
     """
     advantage = config.advantage
-    options = {} if advantage is None else advantage.model_dump(exclude={"name"})
+    options = {} if advantage is None else advantage.model_dump(exclude={"name", "kl_coefficient"})
     process_weight = config.process.weight if config.process else 0.0
     groups = (batch.groups_B, batch.valid_B)
     match advantage:
@@ -70,6 +73,9 @@ def advantages_of(config: RunConfig, batch: Batch) -> Tensor:
             return rloo_advantages(batch.rewards_B, *groups, **options)
         case ReinforcePpConfig():
             tokens_BT = process_weight * batch.token_rewards_BT if config.process else None
+            if kl_BT is not None:
+                penalty_BT = -advantage.kl_coefficient * kl_BT
+                tokens_BT = penalty_BT if tokens_BT is None else tokens_BT + penalty_BT
             return reinforce_pp_advantages(
                 batch.rewards_B, batch.mask_BT, *groups, token_rewards_BT=tokens_BT, **options
             )

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from guerdon.lora import Adapters
 from guerdon_trainer.batch import Batch
 from guerdon_trainer.config import LoraConfig, OptimizerConfig, RecipeError, RunConfig
+from guerdon_trainer.config.algorithms import ReinforcePpConfig
 from guerdon_trainer.config.importance import ImportanceConfig
 from guerdon_trainer.distributed import rank, ranks, shard, sum_over_ranks, total_norm
 from guerdon_trainer.groups import RolloutError
@@ -133,6 +134,23 @@ def optimise(
             "the last checkpoint stands; a lower optimizer.lr, or precision fp32, may get further"
         )
     return result
+
+
+def kl_in_reward(learner: Learner, batch: Batch, config: RunConfig) -> Tensor | None:
+    """What the recipe's KL in the reward is taken of: the log-ratio of each sampled token (k1, nats), (B, T).
+
+    Of the policy that sampled to the initial one; None where the recipe has none. Every rank must call it.
+    """
+    advantage, optimizer = config.advantage, config.optimizer
+    if not isinstance(advantage, ReinforcePpConfig) or advantage.kl_coefficient == 0:
+        return None
+    if learner.initial is None:
+        raise ValueError("advantage.kl_coefficient needs the initial policy")
+    how = (batch, config.rollout.temperature, optimizer.micro_batch_tokens)
+    engine = optimizer.old_logprobs == "engine"
+    old_BT = batch.engine_logps_BT if engine else all_logprobs(learner.policy, *how)
+    with learner.initial.bare():
+        return kl_estimate(old_BT, all_logprobs(learner.initial, *how), "k1")
 
 
 @torch.no_grad()

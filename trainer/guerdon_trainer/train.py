@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from guerdon_trainer import checkpoint
@@ -30,7 +29,7 @@ from guerdon_trainer.rollouts import Rollouts
 from guerdon_trainer.run_folder import RunFolder, read_lines
 from guerdon_trainer.service_calls import ServiceClient
 from guerdon_trainer.service_stats import ServiceStats
-from guerdon_trainer.step import make_learner, optimise
+from guerdon_trainer.step import kl_in_reward, make_learner, optimise
 from guerdon_trainer.trackers import Tracked, Trackers, check_trackers
 from guerdon_trainer.weights import publish_policy, save_policy
 
@@ -179,15 +178,17 @@ class Run:
         """One step of learning; returns what to log of it."""
         self._view.progress(f"step {self.state.step + 1}: learning")
         with self._timer.of("learn_s"):
-            advantages = advantages_of(self.config, batch)
-            learning = (batch, advantages, self.state.step + 1)
-            tell(("learn", *learning))
-            return self.optimise(*learning)
+            step = self.state.step + 1
+            tell(("learn", batch, step))
+            return self.optimise(batch, step)
 
-    def optimise(self, batch: Batch, advantages: Tensor, step: int) -> dict[str, float]:
+    def optimise(self, batch: Batch, step: int) -> dict[str, float]:
         """This rank's part of learning from a batch."""
-        batch, advantages = batch.to(self.device), advantages.to(self.device)
-        return optimise(self.learner, batch, advantages, self.config, step)
+        on_device = batch.to(self.device)
+        # On the CPU, whose sums are the same on every rank.
+        kl_BT = kl_in_reward(self.learner, on_device, self.config)
+        advantages = advantages_of(self.config, batch, None if kl_BT is None else kl_BT.cpu())
+        return optimise(self.learner, on_device, advantages.to(self.device), self.config, step)
 
     def advance(self, collected: Collected, process: ProcessRewards | None) -> None:
         """Move on to the next step."""

@@ -33,6 +33,8 @@ class ReinforcePpConfig(Section):
     baseline: Literal["batch", "group"] = "batch"
     gamma: Fraction = 1.0
     whiten: bool = True
+    #: KL in the reward: each token's loses this times k1, its log-ratio to the initial policy, before returns.
+    kl_coefficient: Annotated[float, Field(ge=0)] = 0.0
 
 
 class PrimeConfig(Section):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from guerdon_trainer.config.algorithms import (
     NftConfig,
+    ReinforcePpConfig,
     SpreadFilter,
     StdThresholdFilter,
     TruncationFilter,
@@ -66,8 +67,12 @@ def check_fit(config: "RunConfig") -> None:
         _check_nft(config)
     if isinstance(config.loss, VeriFreeConfig):
         _check_verifree(config, config.loss)
-    if config.loss.kl_coefficient and not config.training.kl_to_initial:
-        raise ValueError("loss.kl_coefficient needs training.kl_to_initial: it keeps the initial policy")
+    in_reward = isinstance(config.advantage, ReinforcePpConfig) and config.advantage.kl_coefficient
+    for section, coefficient in (("loss", config.loss.kl_coefficient), ("advantage", in_reward)):
+        if coefficient and not config.training.kl_to_initial:
+            raise ValueError(
+                f"{section}.kl_coefficient needs training.kl_to_initial: it keeps the initial policy"
+            )
 
 
 def _check_advantage(config: "RunConfig") -> None:
