@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -116,15 +117,14 @@ def _prompts(folder: Path) -> list[tuple[int, ...]]:
 
 
 def _rows(prompts: list[tuple[int, ...]], new: int) -> list[Row]:
-    row = Row(prompt_ids=(), max_new_tokens=new, temperature=1.0, top_p=1.0, top_k=0, stop=(), seed=None)
-    return [Row(**(vars(row) | {"prompt_ids": prompt})) for prompt in prompts for _ in range(N)]
+    row = Row((), max_new_tokens=new, temperature=1.0, top_p=1.0, top_k=0, stop=(), seed=None)
+    return [replace(row, prompt_ids=prompt) for prompt in prompts for _ in range(N)]
 
 
 @contextmanager
 def _generate(folder: Path, prompts: list[tuple[int, ...]], new: int) -> Iterator[Side]:
-    loaded = load(folder)
-    model: Any = loaded.model
-    ends = {model.generation_config.eos_token_id, loaded.tokenizer.eos_token_id}
+    model: Any = load(folder).model
+    ends: set[int] = {model.generation_config.eos_token_id}
     rows = [prompt for prompt in prompts for _ in range(N)]
 
     @torch.inference_mode()

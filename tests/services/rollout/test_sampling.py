@@ -65,8 +65,8 @@ def test_penalties_move_what_is_drawn_and_not_what_is_reported() -> None:
     assert drawn_from(replace(row, repetition_penalty=1.2), negative, written=(0,)) == {1}
 
     sampler = Sampler([replace(row, presence_penalty=2.0)], [frozenset()], 4, CPU)
-    for _ in range(2):
-        token, logp, _ = sampler.draw(torch.tensor([logits]))
+    sampler.draw(torch.tensor([logits]))
+    token, logp, _ = sampler.draw(torch.tensor([logits]))
     assert token.item() == 3
     assert logp.item() == pytest.approx(torch.tensor(logits).log_softmax(-1)[3].item())
 
