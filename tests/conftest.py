@@ -14,7 +14,8 @@ from guerdon.redis_server import redis_server
 
 REPOSITORY = Path(__file__).parent.parent
 
-# How long an example takes says something about the machine, which may be busy, and nothing about the code.
+# How long an example takes says something about the machine, which may be busy, and nothing about the code. A test that
+# suppresses another check has to name this one too.
 hypothesis.settings.register_profile(
     "guerdon", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )

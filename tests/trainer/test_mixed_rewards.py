@@ -11,14 +11,16 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from guerdon.errors import Unauthorized
 from guerdon.rewards import RewardPart, Rewards
 from guerdon.testing import StubService
 from guerdon.types import GenerateResult, GenerateSample, Result, Rollout, Sample, Sampling, Status, failed
 from guerdon_trainer.config import RewardConfig, RunConfig
 from guerdon_trainer.config.errors import RecipeError
+from guerdon_trainer.connections import connect
 from guerdon_trainer.groups import Ask, Group, judged
 from guerdon_trainer.questions import Question
-from guerdon_trainer.rollouts import Rollouts, connect
+from guerdon_trainer.rollouts import Rollouts
 from guerdon_trainer.service_stats import ServiceStats
 
 Make = Callable[..., RunConfig]
@@ -109,7 +111,11 @@ async def scored(file: Path, responses: Sequence[str]) -> list[Result]:
         return await rewards.score([Sample(response=text) for text in responses])
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(parts(), st.lists(st.lists(SAID, min_size=PARTS + 1, max_size=PARTS + 1), min_size=6, max_size=12))
 def test_the_same_file_gives_client_and_trainer_the_same_numbers(
     stubs: list[StubService],
@@ -147,6 +153,34 @@ def test_the_same_file_gives_client_and_trainer_the_same_numbers(
 
 def test_a_recipe_takes_every_field_of_a_file() -> None:
     assert RewardPart.model_fields.keys() <= RewardConfig.model_fields.keys()
+
+
+def test_a_service_at_a_url_gets_its_own_token_or_the_common_one(
+    make_config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        StubService(lambda _: 1.0, token="common") as first,
+        StubService(lambda _: 2.0, token="own") as other,
+    ):
+        entries = [
+            {"name": "a", "url": first.url},
+            {"name": "b", "url": other.url, "token_env": "STUB_TOKEN"},
+        ]
+        plain = ("process_reward=null", "advantage={name: rloo}", "loss={name: gspo}", "failures.attempts=1")
+        config = make_config(f"rewards={json.dumps(entries)}", *plain)
+        monkeypatch.setenv("GUERDON_TOKEN", "common")
+        with pytest.raises(
+            RecipeError, match=r"^b: token_env: the environment variable STUB_TOKEN is not set$"
+        ):
+            connect(config, "redis://127.0.0.1:1")
+        monkeypatch.setenv("STUB_TOKEN", "own")
+        assert trained(config, ["x"]).responses[0].reward == 3.0
+        monkeypatch.setenv("STUB_TOKEN", "another")
+        with pytest.raises(Unauthorized, match="^b: a bearer token is required"):
+            trained(config, ["x"])
+        bad = make_config("rewards=[{name: a, url: 'ftp://host'}]", *plain)
+        with pytest.raises(RecipeError, match=r"^a: url: scheme 'ftp' is none of"):
+            connect(bad, "redis://127.0.0.1:1")
 
 
 GATED = (
@@ -191,6 +225,7 @@ def test_format_before_correctness(
         (("rewards.0.name=rollout",), "reward 'rollout' has the name of another service"),
         (("rewards.1.counts_as={overloaded: 0}",), "'rewards.1.counts_as.overloaded"),
         (("rewards.0.backup={options: {}}",), "'rewards.0.backup': give a service or a url"),
+        (("rewards.0.token_env=MATH_TOKEN",), "'rewards.0': token_env belongs to a url"),
         (
             ("rewards=[{service: math}, {service: prm, role: process, gate: 1}]",),
             "'rewards.1': role process goes",

@@ -258,7 +258,9 @@ def _make(template: str | CustomTemplate, response: str, reference: str) -> spli
     return splice.rlpr(response, reference) if template == "rlpr" else splice.verifree(response, reference)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 @given(st.tuples(_PIECES, _PIECES), _PIECES.filter(str.strip), _TEMPLATES, st.data())
 def test_any_splice_decodes_to_its_text_and_scores_the_reference(
     tokenizer: PreTrainedTokenizerBase,
