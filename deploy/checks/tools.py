@@ -83,10 +83,10 @@ def _fetch_promtool(folder: Path) -> None:
         return
     packages = folder / "debian"
     packages.mkdir(exist_ok=True)
-    download = ["apt-get", "-qq", "download", PROMTOOL]
+    download = ["timeout", "180", "apt-get", "-qq", "download", PROMTOOL]
     quiet = {"cwd": packages, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     if subprocess.run(download, **quiet).returncode:
-        subprocess.run(["apt-get", "-qq", "update"], **quiet)
+        subprocess.run(["timeout", "180", "apt-get", "-qq", "update"], **quiet)
         subprocess.run(download, **quiet)
     for package in packages.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, packages / "root"], check=True)

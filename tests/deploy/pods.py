@@ -4,6 +4,7 @@ A process gets what its container would get and nothing else of this process's e
 mounted paths folders of the test, names of Services loopback addresses, and programs those of this environment.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -55,9 +56,19 @@ class Pod:
     """One running pod: its main container's process, and where its ports are."""
 
     process: "subprocess.Popen[bytes]"
-    ports: dict[str, int]
     container: Object
     log: Path
+    #: Of Redis; services say in their log which ports the system gave them.
+    redis_port: int | None = None
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Numbers by name; none before the pod listens."""
+        if self.redis_port is not None:
+            return {"redis": self.redis_port}
+        lines = self.log.read_text().splitlines()
+        said = [json.loads(line) for line in lines if line.startswith("{") and '"listening"' in line]
+        return {door: int(said[0][door].rpartition(":")[2]) for door in ("http", "grpc")} if said else {}
 
     @property
     def url(self) -> str:
@@ -68,8 +79,10 @@ class Pod:
         """Ask one of the container's probes, as the kubelet does: without a token."""
         probe = self.container[name]
         if "httpGet" in probe:
-            get = probe["httpGet"]
-            url = f"{get.get('scheme', 'HTTP').lower()}://127.0.0.1:{self.ports[get['port']]}{get['path']}"
+            get, ports = probe["httpGet"], self.ports
+            if not ports:
+                return False
+            url = f"{get.get('scheme', 'HTTP').lower()}://127.0.0.1:{ports[get['port']]}{get['path']}"
             try:
                 return httpx.get(url, timeout=60, trust_env=False).status_code == 200
             except httpx.TransportError:
@@ -102,23 +115,40 @@ class Cluster:
 
     folder: Path
     items: list[Object]
-    #: Ports of Services by name, once their pod runs.
-    services: dict[str, int] = field(default_factory=dict[str, int])
+    redis_port: int | None = None
     exits: ExitStack = field(default_factory=ExitStack)
 
-    def start(self, component: str, *more_arguments: str, run_init: bool = True) -> Pod:
+    def start(self, component: str, *more_arguments: str) -> Pod:
         """Start a pod of a component; init containers end first. Further arguments follow those of the manifest."""
         spec = workloads(self.items)[component]["spec"]
         [container] = spec["containers"]
         mounts = self._mounts(spec, container)
-        for init in spec.get("initContainers", []) if run_init else []:
-            words = self._words(init, {}, mounts)
+        for init in spec.get("initContainers", []):
+            words = self._words(init, mounts)
             subprocess.run(words, env=self._environment(init, mounts), check=True, timeout=PATIENCE_S)
-        names = [port["name"] for port in container.get("ports", [])]
-        ports = dict(zip(names, free_ports(len(names)), strict=True))
-        numbers = {port["containerPort"]: ports[port["name"]] for port in container.get("ports", [])}
-        words = [*self._words(container, numbers, mounts), *more_arguments]
-        log = self.folder / f"{component}-{len(list(self.folder.glob('*.log')))}.log"
+        if component == "redis":
+            return self._start_redis(container, mounts)
+        # Port 0: the system chooses one that is free, which no look beforehand could promise.
+        listens = re.compile(r"^(--(?:http|grpc)=0\.0\.0\.0):\d+$")
+        words = [listens.sub(r"\1:0", word) for word in self._words(container, mounts)]
+        return self._run(component, container, [*words, *more_arguments], mounts)
+
+    def _start_redis(self, container: Object, mounts: Mapping[str, Path]) -> Pod:
+        """Redis cannot be told to choose: another port is tried where somebody was faster."""
+        for _ in range(5):
+            [port] = free_ports(1)
+            pod = self._run(
+                "redis", container, [*self._words(container, mounts), "--port", str(port)], mounts
+            )
+            pod.redis_port = self.redis_port = port
+            while pod.process.poll() is None:
+                if "Ready to accept connections" in pod.log.read_text():
+                    return pod
+                time.sleep(0.05)
+        raise AssertionError("no port was to be had for Redis")
+
+    def _run(self, name: str, container: Object, words: list[str], mounts: Mapping[str, Path]) -> Pod:
+        log = self.folder / f"{name}-{len(list(self.folder.glob('*.log')))}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 words,
@@ -131,9 +161,7 @@ class Cluster:
             )
         self.exits.callback(process.wait)
         self.exits.callback(process.kill)
-        for name, number in ports.items():
-            self.services.setdefault(f"guerdon-{component.replace('_', '-')}:{name}", number)
-        return Pod(process, ports, container, log)
+        return Pod(process, container, log)
 
     def _mounts(self, spec: Object, container: Object) -> dict[str, Path]:
         """A folder for every path that the container mounts; claims are shared, the rest is the pod's own."""
@@ -172,13 +200,9 @@ class Cluster:
         # Not the container's: programs of this machine are found by it.
         return {**environment, "PATH": os.environ["PATH"]}
 
-    def _words(self, container: Object, ports: Mapping[int, int], mounts: Mapping[str, Path]) -> list[str]:
+    def _words(self, container: Object, mounts: Mapping[str, Path]) -> list[str]:
         environment = self._environment(container, mounts)
         words = [self._here(expand(word, environment), mounts) for word in container["args"]]
-        for number, free in ports.items():
-            words = [re.sub(rf"^(--\w+=0\.0\.0\.0):{number}$", rf"\1:{free}", word) for word in words]
-            if words[0] == "valkey-server":
-                words += ["--port", str(free)]
         programs = {"valkey-server": str(server_binary())}
         return [programs.get(words[0]) or _program(words[0]), *words[1:]]
 
@@ -186,8 +210,7 @@ class Cluster:
         """Paths and names of the cluster as those of this machine."""
         paths = "|".join(sorted(mounts, key=len, reverse=True))
         text = re.sub(rf"(?<![\w/])({paths})(?=/|$)", lambda match: str(mounts[match[1]]), text)
-        redis = self.services.get("guerdon-redis:redis")
-        return text.replace("@guerdon-redis:6379", f"@127.0.0.1:{redis}")
+        return text.replace("@guerdon-redis:6379", f"@127.0.0.1:{self.redis_port}")
 
 
 def served(words: list[str], environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
