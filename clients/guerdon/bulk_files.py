@@ -19,9 +19,10 @@ from pydantic import ValidationError
 
 from guerdon.bulk import Judge, score_each
 from guerdon.codec import describe
-from guerdon.columns import Columns, plain
+from guerdon.columns import Columns
 from guerdon.errors import InvalidRequest
 from guerdon.summary import Summary
+from guerdon.texts import plain
 from guerdon.types import Result, Sample, Status
 
 Row = dict[str, Any]

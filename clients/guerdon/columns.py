@@ -16,7 +16,7 @@ from pydantic import ConfigDict, ValidationError
 from guerdon.code_tasks import RowError, code_task
 from guerdon.codec import describe
 from guerdon.errors import InvalidRequest
-from guerdon.texts import prompt_of, text_of
+from guerdon.texts import number_text, plain, present, prompt_of, text_of
 from guerdon.types import CodeTask, Prompt, Sample
 
 Row = Mapping[str, Any]
@@ -109,6 +109,8 @@ class Columns:
 
     def _named(self, field: str, name: str, row: Row) -> Any:
         value = _at(row, name)
+        if value is None and name in row:
+            raise InvalidRequest(f"{field}: the row's column {name!r} is empty")
         if value is None:
             raise InvalidRequest(
                 f"{field}: the row has no column {name!r}; it has {', '.join(map(str, row))}"
@@ -117,26 +119,52 @@ class Columns:
 
 
 def _at(row: Row, name: str) -> Any:
+    """The column's value; None where there is none."""
     if name in row:
-        return row[name]
+        return present(row[name])
     value: Any = row
     for part in name.split("."):
         if not isinstance(value, Mapping) or part not in value:
             return None
         value = cast(Row, value)[part]
-    return value
+    return present(value)
+
+
+def labelled(
+    prompt: Prompt | None, response: str | None, label: Any, metadata: Mapping[str, Any] | None = None
+) -> Sample:
+    """A sample whose label is a right answer, several, or tests where it has their shape.
+
+    Raises:
+        InvalidRequest: a field is what a sample cannot hold.
+    """
+    tests = task_in(label)
+    try:
+        return Sample(
+            prompt=prompt,
+            response=response,
+            references=[] if tests else references_of(label),
+            code=tests,
+            metadata=plain(metadata) or None,
+        )
+    except ValidationError as error:
+        raise InvalidRequest(describe(error)) from error
 
 
 def references_of(value: Any) -> list[str]:
-    """Right answers: one, or a list of them; numbers as they are written."""
-    value = plain(value)
+    """Right answers: one, or a list of them; numbers as they are written.
+
+    Raises:
+        InvalidRequest: it is neither text nor what JSON has.
+    """
+    value = present(value)
     if value is None:
         return []
-    if isinstance(value, list):
-        return [text for one in cast(list[Any], value) for text in references_of(one)]
+    if isinstance(value, (list, tuple)):
+        return [text for one in cast(Sequence[Any], value) for text in references_of(one)]
     if isinstance(value, (dict, bool)):
-        return [json.dumps(value)]
-    return [str(value)]
+        return [json.dumps(plain(value))]
+    return [value if isinstance(value, str) else number_text(value, "references")]
 
 
 def task_in(value: Any) -> CodeTask | None:
@@ -165,14 +193,3 @@ def task_of(value: Any) -> CodeTask:
         return code_task(cast(Row | str, value))
     except (RowError, TypeError) as error:
         raise InvalidRequest(f"code: {error}") from error
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it: arrays of numpy as lists, its numbers as Python's."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in cast(Row, value).items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in cast(Sequence[Any], value)]
-    return value

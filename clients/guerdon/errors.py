@@ -15,7 +15,7 @@ Per-item failures are no exceptions: they are results whose `status` says what h
 
 from typing import Self
 
-from guerdon.types import Status
+from guerdon.types import Result, Status
 
 
 class GuerdonError(Exception):
@@ -82,3 +82,28 @@ class InternalError(ServiceFailure):
     """The service failed in a way it did not expect."""
 
     status = Status.INTERNAL_ERROR
+
+
+_KINDS: dict[Status, type[GuerdonError]] = {
+    Status.INVALID_INPUT: InvalidRequest,
+    Status.TIMEOUT: Timeout,
+    Status.OVERLOADED: Overloaded,
+    Status.UNAVAILABLE: Unavailable,
+    Status.INTERNAL_ERROR: InternalError,
+}
+
+
+def error_of(status: Status, message: str) -> GuerdonError:
+    """The exception that a status stands for, where there is no room for a status."""
+    return _KINDS[status](message)
+
+
+def value_of(result: Result) -> float:
+    """The result's value, for those who know failure only as an exception.
+
+    Raises:
+        GuerdonError: it has none; the one of its status.
+    """
+    if result.value is None:
+        raise error_of(result.status, f"no reward: {result.status}: {result.reason}")
+    return result.value

@@ -1,13 +1,15 @@
 """Rows of data sets as samples: the usual names, named columns, conversations, tests and special tokens."""
 
+import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 
-from guerdon.columns import Columns, references_of, task_in
+from guerdon.columns import Columns, labelled, references_of, task_in
 from guerdon.errors import InvalidRequest
-from guerdon.texts import response_in, text_of, without_end_tokens
+from guerdon.texts import prompt_of, response_in, text_of, without_end_tokens
 from guerdon.types import ChatMessage, Sample
 
 
@@ -52,6 +54,10 @@ def test_the_whole_row_and_its_tests() -> None:
         (np.int64(3), ["3"]),
         ({"a": 1}, ['{"a": 1}']),
         (True, ["true"]),
+        # What a data frame has for a cell without a value: judged as an answer, it would make every response wrong.
+        (math.nan, []),
+        (np.array(["a", None], dtype=object), ["a"]),
+        (Decimal("0.5"), ["0.5"]),
     ],
 )
 def test_right_answers(value: Any, references: list[str]) -> None:
@@ -71,7 +77,10 @@ def test_conversations() -> None:
         {"role": "assistant", "content": [{"type": "text", "text": "4"}]},
     ]
     assert text_of(turns) == "4"
-    assert text_of([{"role": "tool", "content": "x"}]) == ""
+    # Nobody has answered, which is no empty answer.
+    assert text_of([{"role": "tool", "content": "x"}]) is None
+    assert text_of([{"role": "assistant", "tool_calls": []}]) == ""
+    assert text_of(np.array([{"role": "assistant", "content": "2"}])) == "2"
     assert text_of({"role": "assistant", "content": None}) == ""
     prompt = Columns().prompt_of({"prompt": [{"role": "user", "content": "1+1"}]})
     assert prompt == [ChatMessage(role="user", content="1+1")]
@@ -93,3 +102,52 @@ def test_the_response_in_a_whole_text(query: str, prompt: str, response: str) ->
 
 def test_many_end_tokens_take_no_time() -> None:
     assert without_end_tokens("x" + " \n" * 20_000 + "y") == "x" + " \n" * 20_000 + "y"
+
+
+@pytest.mark.parametrize(
+    "value", [b"2", {2}, object(), [b"2"], [10**5000]], ids=["bytes", "set", "object", "list", "huge"]
+)
+def test_what_is_no_right_answer_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match="references: "):
+        references_of(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (b"2", "response: must be text, not bytes"),
+        ({"text": "2"}, "response: an object needs content; this one has text"),
+        (["2"], "response.0: a turn must be an object, not str"),
+        ([7, 8], "response.0"),
+        ([{"role": "assistant", "content": 2}], "response.content"),
+        ([{"role": "assistant", "content": ["2"]}], "response.content.0"),
+    ],
+)
+def test_a_response_of_no_known_shape_is_not_taken_for_an_empty_one(value: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        text_of(value)
+
+
+def test_prompts() -> None:
+    asked = [ChatMessage(role="user", content="1+1")]
+    for value in ([{"content": "1+1"}], {"content": "1+1"}, np.array([{"role": "user", "content": "1+1"}])):
+        assert prompt_of(value) == asked
+    assert [prompt_of(value) for value in (None, math.nan, [], 7)] == [None, None, None, "7"]
+    with pytest.raises(InvalidRequest, match="prompt"):
+        prompt_of(["1+1"])
+
+
+def test_a_label_is_an_answer_or_tests() -> None:
+    metadata = {"levels": np.array([np.array([1, 2])], dtype=object)}
+    assert labelled("q", "2", "2", metadata).metadata == {"levels": [[1, 2]]}
+    tested = labelled("q", "2", {"inputs": ["1"], "outputs": ["2"]})
+    assert (tested.references, tested.code is not None) == ([], True)
+    with pytest.raises(InvalidRequest, match="metadata"):
+        labelled("q", "2", "2", {"level": object()})
+
+
+def test_an_empty_column_is_said_to_be_empty() -> None:
+    for value in (None, math.nan):
+        with pytest.raises(InvalidRequest, match="references: the row's column 'gold' is empty"):
+            Columns(references="gold").sample({"gold": value, "answer": "2", "response": "2"})
+    assert Columns().sample({"references": math.nan, "answer": "2", "response": "2"}).references == ["2"]

@@ -10,8 +10,9 @@ within those attempts.
 
 from typing import Any
 
-from guerdon.integrations.target import columns_from_environment, target, value_of
-from guerdon.texts import prompt_of, without_end_tokens
+from guerdon.errors import value_of
+from guerdon.integrations.target import columns_from_environment, target
+from guerdon.texts import ended_text_of, prompt_of
 
 #: AReaL kills nothing after its 15 seconds, but counts 0: end well before.
 _MOST_S = 12.0
@@ -26,7 +27,7 @@ def reward(
         GuerdonError: there is no reward.
     """
     sample = columns_from_environment().judged(
-        row, prompt=prompt_of(prompt), response=without_end_tokens(completions)
+        row, prompt=prompt_of(prompt), response=ended_text_of(completions)
     )
     [result] = target(most_s=_MOST_S).results_now([sample])
     return value_of(result)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from guerdon.errors import InvalidRequest
 from guerdon.texts import prompt_of
 from guerdon.types import Prompt
 
@@ -10,20 +11,39 @@ Row = Mapping[str, Any]
 
 
 def response_text(response: Row) -> str:
-    """What the model wrote in its last message of a Responses object; empty where it wrote none."""
-    for item in reversed(cast(Sequence[Row], response.get("output") or ())):
+    """What the model wrote in its last message of a Responses object; empty where it wrote none.
+
+    Raises:
+        InvalidRequest: it is no such object, or one of a request that failed: that is no answer of the model's.
+    """
+    if response.get("error") or response.get("status") in ("failed", "cancelled"):
+        raise InvalidRequest(
+            f"response: the model's request {response.get('status')}: {response.get('error')}"
+        )
+    for item in reversed(_objects("response.output", response.get("output"))):
         if item.get("type") == "message":
-            content = cast(Any, item.get("content"))
+            content = item.get("content")
             if isinstance(content, str):
                 return content
-            parts = cast(Sequence[Row], content or ())
+            parts = _objects("response.output.content", content)
             return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text")
     return ""
 
 
 def task_prompt(row: Row) -> Prompt | None:
-    """What the model was asked: text, or messages."""
+    """What the model was asked: text, or messages.
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
     asked = cast(Any, cast(Row, row.get("responses_create_params") or {}).get("input"))
     if isinstance(asked, str) or asked is None:
         return asked
-    return prompt_of([turn for turn in cast(Sequence[Row], asked) if "role" in turn])
+    turns = _objects("responses_create_params.input", asked)
+    return prompt_of([turn for turn in turns if "role" in turn])
+
+
+def _objects(field: str, value: Any) -> Sequence[Row]:
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in cast(list[Any], value)):
+        raise InvalidRequest(f"{field}: must be a list of objects")
+    return cast(Sequence[Row], value)

@@ -29,7 +29,7 @@ from pydantic import ConfigDict
 
 from guerdon.columns import Columns
 from guerdon.integrations.gym_texts import response_text, task_prompt
-from guerdon.integrations.target import target
+from guerdon.integrations.target import SETTINGS, target_in
 
 
 class ServerConfig(BaseResourcesServerConfig):
@@ -71,15 +71,9 @@ class Server(SimpleResourcesServer):
         sample = Columns(references=self.config.references).judged(
             row, prompt=task_prompt(row), response=response_text(row["response"])
         )
-        asked = target(
-            self.config.url,
-            service=self.config.service,
-            options=self.config.options,
-            rewards=self.config.rewards,
-            timeout_s=self.config.timeout_s,
-            default_s=600.0,
+        [result] = await target_in(self.config.model_dump(include=set(SETTINGS)), default_s=600.0).results(
+            [sample]
         )
-        [result] = await asked.results([sample])
         if result.value is None:
             raise JudgeError(f"{result.status}: {result.reason}")
         return VerifyResponse(**row, reward=result.value, reward_reason=result.reason)

@@ -20,9 +20,10 @@ import ray
 import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
-from guerdon.columns import plain, references_of, task_in
-from guerdon.integrations.target import target, value_of
-from guerdon.texts import prompt_of, text_of, without_end_tokens
+from guerdon.columns import labelled
+from guerdon.errors import value_of
+from guerdon.integrations.target import target_in
+from guerdon.texts import ended_text_of, prompt_of
 from guerdon.types import Sample
 
 #: A restart of the service should not end the run.
@@ -35,14 +36,7 @@ class Environment(EnvironmentInterface):
     """Scores the assistant's text of every conversation, then ends it."""
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
-        self._target = target(
-            cfg.get("url"),
-            service=cfg.get("service"),
-            options=plain(cfg["options"]) if cfg.get("options") else None,
-            rewards=cfg.get("rewards"),
-            timeout_s=cfg.get("timeout_s"),
-            default_s=_TIMEOUT_S,
-        )
+        self._target = target_in(cfg, default_s=_TIMEOUT_S)
 
     def step(
         self, message_log_batch: Sequence[Sequence[Mapping[str, Any]]], metadata: Sequence[Mapping[str, Any]]
@@ -76,10 +70,4 @@ def sample_of(log: Sequence[Mapping[str, Any]], ground_truth: Any) -> Sample:
     """A conversation as a sample: the prompt is what comes before the assistant's first turn."""
     roles = [turn["role"] for turn in log]
     first = roles.index("assistant") if "assistant" in roles else len(log)
-    tests = task_in(ground_truth)
-    return Sample(
-        prompt=prompt_of(log[:first]) if first else None,
-        response=without_end_tokens(text_of(log) or ""),
-        references=[] if tests else references_of(ground_truth),
-        code=tests,
-    )
+    return labelled(prompt_of(log[:first]), ended_text_of(log), ground_truth)

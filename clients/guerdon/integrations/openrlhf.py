@@ -11,11 +11,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from guerdon.columns import references_of, task_in
-from guerdon.errors import GuerdonError
-from guerdon.integrations.target import target, value_of
+from guerdon.columns import labelled
+from guerdon.errors import value_of
+from guerdon.integrations.target import target
 from guerdon.texts import response_in
-from guerdon.types import Sample
 
 #: A restart of the service should not end the run.
 _TIMEOUT_S = 600.0
@@ -33,28 +32,19 @@ def reward_func(
     """
     import torch
 
-    samples = [
-        sample_of(query, prompt, label) for query, prompt, label in zip(queries, prompts, labels, strict=True)
-    ]
     try:
+        samples = [
+            labelled(prompt, response_in(query, prompt), label)
+            for query, prompt, label in zip(queries, prompts, labels, strict=True)
+        ]
         values = [value_of(result) for result in target(default_s=_TIMEOUT_S).results_now(samples)]
-    except GuerdonError as error:
+    except Exception as error:
         log.error("OpenRLHF gets no reward: %s", error)
         raise
     rewards = torch.tensor(values, dtype=torch.float32)
     return {
         "rewards": rewards,
-        "scores": rewards.clone(),
+        # What dynamic filtering compares with its bounds, in [0, 1].
+        "scores": rewards.clamp(0.0, 1.0),
         "extra_logs": {"reward_valid": torch.ones(len(values))},
     }
-
-
-def sample_of(query: str, prompt: str, label: Any) -> Sample:
-    """OpenRLHF's three texts as a sample: a label is an answer, or tests where it has their shape."""
-    tests = task_in(label)
-    return Sample(
-        prompt=prompt,
-        response=response_in(query, prompt),
-        references=[] if tests else references_of(label),
-        code=tests,
-    )

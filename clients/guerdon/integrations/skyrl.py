@@ -21,10 +21,10 @@ from skyrl_gym.envs.base_text_env import (
     BaseTextEnvStepOutput,
 )
 
-from guerdon.columns import plain, references_of, task_in
-from guerdon.integrations.target import target, value_of
+from guerdon.columns import labelled
+from guerdon.errors import value_of
+from guerdon.integrations.target import target_in
 from guerdon.texts import prompt_of, text_of
-from guerdon.types import Sample
 
 
 class Env(BaseTextEnv):
@@ -34,18 +34,11 @@ class Env(BaseTextEnv):
         super().__init__()
         config: Mapping[str, Any] = env_config or {}
         row = extras or {}
-        self._target = target(
-            config.get("url"),
-            service=config.get("service"),
-            options=plain(config["options"]) if config.get("options") else None,
-            rewards=config.get("rewards"),
-            timeout_s=config.get("timeout_s"),
-            default_s=600.0,
-        )
+        self._target = target_in(config, default_s=600.0)
         if "ground_truth" not in (row.get("reward_spec") or {}):
             raise ValueError("reward_spec.ground_truth: missing; it holds the right answer")
         self._ground_truth = row["reward_spec"]["ground_truth"]
-        self._metadata = plain(row.get("metadata")) or None
+        self._metadata: Mapping[str, Any] | None = row.get("metadata")
         self._prompt: Any = row.get("prompt")
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
@@ -59,14 +52,7 @@ class Env(BaseTextEnv):
         Raises:
             GuerdonError: there is none.
         """
-        tests = task_in(self._ground_truth)
-        sample = Sample(
-            prompt=prompt_of(self._prompt),
-            response=text_of(action),
-            references=[] if tests else references_of(self._ground_truth),
-            code=tests,
-            metadata=self._metadata,
-        )
+        sample = labelled(prompt_of(self._prompt), text_of(action), self._ground_truth, self._metadata)
         [result] = self._target.results_now([sample])
         metadata = {"reason": result.reason, "scorer": result.scorer}
         return BaseTextEnvStepOutput(observations=[], reward=value_of(result), done=True, metadata=metadata)

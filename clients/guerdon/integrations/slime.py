@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, cast
 
-from guerdon.columns import plain, references_of, task_in
-from guerdon.integrations.target import target, value_of
-from guerdon.texts import prompt_of, without_end_tokens
+from guerdon.columns import labelled
+from guerdon.errors import value_of
+from guerdon.integrations.target import target
+from guerdon.texts import ended_text_of, prompt_of
 from guerdon.types import Result, Sample
 
 #: A restart of the service should not end the run.
@@ -36,24 +37,15 @@ async def reward(args: Any, sample: Any, **_: Any) -> Any:
     if not group:
         return _shaped(value_of(results[0]), results[0], key)
     values = [result.value for result in results if result.value is not None]
-    if not values and results:
-        value_of(results[0])  # raises
-    return [
-        _group_reward(one, result, fmean(values), key) for one, result in zip(samples, results, strict=True)
-    ]
+    if not results:
+        return []
+    mean = fmean(values) if values else value_of(results[0])  # which raises: nothing has a value
+    return [_group_reward(one, result, mean, key) for one, result in zip(samples, results, strict=True)]
 
 
 def sample_of(sample: Any) -> Sample:
     """One of slime's samples: the label is an answer, or tests where it has their shape."""
-    tests = task_in(sample.label)
-    metadata: dict[str, Any] = dict(sample.metadata or {})
-    return Sample(
-        prompt=prompt_of(sample.prompt),
-        response=without_end_tokens(sample.response),
-        references=[] if tests else references_of(sample.label),
-        code=tests,
-        metadata=plain(metadata) or None,
-    )
+    return labelled(prompt_of(sample.prompt), ended_text_of(sample.response), sample.label, sample.metadata)
 
 
 def _group_reward(sample: Any, result: Result, mean: float, key: str | None) -> Any:

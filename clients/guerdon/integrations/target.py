@@ -4,10 +4,11 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,28 +17,19 @@ from guerdon.bulk import Bulk, Judge
 from guerdon.client import AsyncClient
 from guerdon.codec import describe
 from guerdon.columns import Columns
-from guerdon.errors import (
-    GuerdonError,
-    InternalError,
-    InvalidRequest,
-    Overloaded,
-    Timeout,
-    Unavailable,
-)
+from guerdon.errors import InvalidRequest
 from guerdon.rewards import Rewards
-from guerdon.types import Options, Result, Sample, Status
+from guerdon.texts import plain
+from guerdon.types import Options, Result, Sample
 
 #: Where a service listens that was started without saying where.
 DEFAULT_URL = "http://127.0.0.1:8101"
 DEFAULT_TIMEOUT_S = 120.0
+#: What a configuration may say of a target.
+SETTINGS = ("url", "service", "options", "rewards", "timeout_s")
 
-_ERRORS: dict[Status, Callable[[str], GuerdonError]] = {
-    Status.INVALID_INPUT: InvalidRequest,
-    Status.TIMEOUT: Timeout,
-    Status.OVERLOADED: Overloaded,
-    Status.UNAVAILABLE: Unavailable,
-    Status.INTERNAL_ERROR: InternalError,
-}
+NumberT = TypeVar("NumberT", int, float)
+
 _OPTIONS = TypeAdapter[Options](Options)
 
 
@@ -87,24 +79,45 @@ def target(
     `default_s` is the time limit where neither names one, `most_s` what the trainer itself waits at most.
 
     Raises:
-        InvalidRequest: the options are no JSON object, or the time limit is no number.
+        InvalidRequest: the options are no JSON object, a number is none, or arguments contradict each other.
     """
-    given = os.environ
-    text = (
-        given.get("GUERDON_OPTIONS", "{}") if options is None else json.dumps(dict(options), sort_keys=True)
-    )
+    # An empty variable is one that is not set, as in a shell.
+    given = {name: text for name, text in os.environ.items() if text}
+    text = given.get("GUERDON_OPTIONS", "{}") if options is None else _json(options)
     _options(text)
-    if timeout_s is None:
-        timeout_s = _number("GUERDON_TIMEOUT_S", default_s)
     file = given.get("GUERDON_REWARDS") if rewards is None and url is None else rewards
+    if file is not None and (url is not None or service is not None or text != "{}"):
+        raise InvalidRequest(
+            f"rewards: {file} says the url, service and options of each reward; give none beside it"
+        )
+    limit_s: Any = given.get("GUERDON_TIMEOUT_S", default_s) if timeout_s is None else timeout_s
+    retries = given.get("GUERDON_RETRIES")
     return Target(
-        url=url or given.get("GUERDON_URL") or DEFAULT_URL,
+        url=url or given.get("GUERDON_URL", DEFAULT_URL),
         service=service or given.get("GUERDON_SERVICE"),
         options=text,
         rewards=None if file is None else os.fspath(file),
-        timeout_s=min(timeout_s, most_s),
-        retries=int(_number("GUERDON_RETRIES", 0)) if "GUERDON_RETRIES" in given else None,
+        timeout_s=min(
+            most_s, _number("GUERDON_TIMEOUT_S" if timeout_s is None else "timeout_s", limit_s, float)
+        ),
+        retries=None if retries is None else _number("GUERDON_RETRIES", retries, int),
     )
+
+
+def target_in(config: Mapping[str, Any], *, default_s: float, beside: Sequence[str] = ()) -> Target:
+    """The target that a section of a trainer's configuration names; its other keys are the trainer's own.
+
+    `beside` are what else an integration reads there.
+
+    Raises:
+        InvalidRequest: as `target`; or a key is nearly one of ours: passed over, it would change rewards unseen.
+    """
+    known = (*SETTINGS, *beside)
+    for name in config:
+        if name not in known and (close := get_close_matches(str(name), known, 1, 0.8)):
+            raise InvalidRequest(f"{name}: unknown; did you mean {close[0]}?")
+    found: dict[str, Any] = {name: config[name] for name in SETTINGS if config.get(name) is not None}
+    return target(**found, default_s=default_s)
 
 
 def columns_from_environment() -> Columns:
@@ -113,27 +126,11 @@ def columns_from_environment() -> Columns:
     Raises:
         InvalidRequest: it is not JSON, or names what `Columns` does not have.
     """
-    text = os.environ.get("GUERDON_COLUMNS", "{}")
+    text = os.environ.get("GUERDON_COLUMNS") or "{}"
     try:
         return TypeAdapter(Columns).validate_json(text)
     except ValidationError as error:
         raise InvalidRequest(f"GUERDON_COLUMNS: {describe(error)}") from error
-
-
-def raise_failure(result: Result) -> NoReturn:
-    """Raise what a result without value stands for, for trainers that know failure only as an exception.
-
-    Raises:
-        GuerdonError: the one of the result's status.
-    """
-    raise _ERRORS[result.status](f"no reward: {result.status}: {result.reason}")
-
-
-def value_of(result: Result) -> float:
-    """The result's value; raises as `raise_failure` where it has none."""
-    if result.value is None:
-        raise_failure(result)
-    return result.value
 
 
 _judges: dict[Target, Judge] = {}
@@ -175,6 +172,14 @@ async def _closed(asked: Target) -> None:
     _judges.pop(asked, None)
 
 
+def _json(options: Mapping[str, Any]) -> str:
+    try:
+        # OmegaConf's containers look like mappings, but json does not know them.
+        return json.dumps(plain(options), sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"options: not JSON: {error}") from error
+
+
 def _options(text: str) -> Options:
     try:
         return _OPTIONS.validate_json(text)
@@ -182,11 +187,13 @@ def _options(text: str) -> Options:
         raise InvalidRequest(f"options: {describe(error)}") from error
 
 
-def _number(name: str, default: float) -> float:
-    text = os.environ.get(name)
-    if text is None:
-        return default
+def _number(name: str, value: Any, kind: type[NumberT]) -> NumberT:
     try:
-        return float(text)
-    except ValueError as error:
-        raise InvalidRequest(f"{name}: {text!r} is no number") from error
+        number = kind(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            f"{name}: {value!r} is no {'number' if kind is float else 'whole number'}"
+        ) from error
+    if not number >= 0:
+        raise InvalidRequest(f"{name}: must be 0 or more, not {value!r}")
+    return number

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from guerdon.columns import Columns
-from guerdon.integrations.target import Target, raise_failure, target
+from guerdon.errors import InvalidRequest, value_of
+from guerdon.integrations.target import Target, target
 from guerdon.texts import prompt_of, text_of
 from guerdon.types import Result, Sample
 
@@ -59,6 +60,9 @@ class RewardFunction:
             GuerdonError: no completion of `stop_after` calls in a row got a reward; it says why the last one did not.
         """
         rows = _rows(columns, len(completions))
+        _check_length("prompts", prompts, len(completions))
+        if completion_ids is not None:
+            _check_length("completion_ids", completion_ids, len(completions))
         samples = [
             self._sample(row, prompt, completion, completion_ids[index] if completion_ids else ())
             for index, (row, prompt, completion) in enumerate(zip(rows, prompts, completions, strict=True))
@@ -73,7 +77,7 @@ class RewardFunction:
         return self._columns.judged(
             row,
             prompt=prompt_of(prompt),
-            response=text_of(completion) or "",
+            response=text_of(completion),
             response_token_ids=token_ids if self._token_ids else (),
         )
 
@@ -83,7 +87,7 @@ class RewardFunction:
             log_metric(f"rewards/{self.__name__}/without", len(missing) / len(results))
         self._without = self._without + 1 if results and len(missing) == len(results) else 0
         if self._without >= self._stop_after:
-            raise_failure(missing[-1])
+            value_of(missing[-1])
 
 
 def reward(
@@ -114,6 +118,21 @@ def reward(
 
 
 def _rows(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """The data set's rows, of the columns that TRL passes as lists."""
+    """The data set's rows, of the columns that TRL passes as lists.
+
+    Raises:
+        InvalidRequest: a column has no entry per completion.
+    """
     kept = {name: values for name, values in columns.items() if name not in _NOT_COLUMNS}
+    for name, values in kept.items():
+        _check_length(name, values, count)
     return [{name: values[index] for name, values in kept.items()} for index in range(count)]
+
+
+def _check_length(name: str, values: Any, count: int) -> None:
+    """Refuse a column that is not one entry per completion."""
+    listed = hasattr(values, "__len__") and not isinstance(values, (str, bytes, dict))
+    if not listed:
+        raise InvalidRequest(f"{name}: must be a list, not {type(values).__name__}")
+    if len(values) != count:
+        raise InvalidRequest(f"{name}: {len(values)} entries for {count} completions")

@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import Any
 
 from guerdon.columns import Columns
-from guerdon.integrations.target import columns_from_environment, target, value_of
+from guerdon.errors import value_of
+from guerdon.integrations.target import columns_from_environment, target
 from guerdon.texts import prompt_of, text_of
 
 
@@ -44,7 +45,7 @@ def rubric(
 
     async def guerdon(prompt: Any, completion: Any, answer: Any = None, info: Any = None, **_: Any) -> float:
         row: dict[str, Any] = {"answer": answer, **(info or {})}
-        sample = mapped.judged(row, prompt=prompt_of(prompt), response=text_of(completion) or "")
+        sample = mapped.judged(row, prompt=prompt_of(prompt), response=text_of(completion))
         [result] = await asked.results([sample])
         return value_of(result)
 

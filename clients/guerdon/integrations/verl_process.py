@@ -22,9 +22,9 @@ from verl.experimental.reward_loop.reward_manager.base import (
     RewardManagerBase,
 )
 
-from guerdon.errors import InternalError
-from guerdon.integrations.target import raise_failure
-from guerdon.integrations.verl import verl_target
+from guerdon.errors import InternalError, value_of
+from guerdon.integrations.target import target_in
+from guerdon.integrations.verl import TIMEOUT_S
 from guerdon.types import Result, Sample
 
 if TYPE_CHECKING:
@@ -52,13 +52,7 @@ class ProcessRewardManager(RewardManagerBase):
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **_: Any) -> None:
         super().__init__(config, tokenizer, compute_score)
         kwargs: Mapping[str, Any] = config.reward.get("reward_kwargs") or {}
-        self._target = verl_target(
-            kwargs.get("url"),
-            kwargs.get("service"),
-            kwargs.get("options"),
-            None,
-            kwargs.get("timeout_s"),
-        )
+        self._target = target_in(kwargs, default_s=TIMEOUT_S)
 
     async def run_single(self, data: "DataProto") -> dict[str, Any]:
         """The reward of the last sequence of `data`, as verl asks for it.
@@ -102,8 +96,7 @@ def _outcome(columns: Mapping[str, Any]) -> float | None:
 
 
 def _tokens(result: Result, response: list[int]) -> list[float]:
-    if result.value is None:
-        raise_failure(result)
+    value_of(result)  # raises where there is none
     if result.token_ids != response or len(result.token_rewards) != len(response):
         raise InternalError("the token rewards belong to other tokens than were sampled")
     return result.token_rewards

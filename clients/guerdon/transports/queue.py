@@ -7,14 +7,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
 from guerdon import codec, tracing
-from guerdon.errors import (
-    GuerdonError,
-    InternalError,
-    InvalidRequest,
-    Overloaded,
-    Timeout,
-    Unavailable,
-)
+from guerdon.errors import GuerdonError, InternalError, InvalidRequest, Overloaded, error_of
 from guerdon.queue import Producer, Reply
 from guerdon.transports.base import Deadline, Operation, Streamed
 from guerdon.types import (
@@ -30,14 +23,6 @@ M = TypeVar("M", bound=Message)
 
 #: Submissions on their way to Redis at the same time.
 _CONCURRENT_SUBMISSIONS = 32
-
-_ERRORS: dict[Status, type[GuerdonError]] = {
-    Status.INVALID_INPUT: InvalidRequest,
-    Status.TIMEOUT: Timeout,
-    Status.OVERLOADED: Overloaded,
-    Status.UNAVAILABLE: Unavailable,
-    Status.INTERNAL_ERROR: InternalError,
-}
 
 
 class QueueTransport:
@@ -71,7 +56,7 @@ class QueueTransport:
         trace = tracing.carrier().get("traceparent", "")
         reply = await (await self._producer.submit(operation, body, deadline_s=timeout_s, trace=trace))
         if reply.status is not Status.OK:
-            raise _ERRORS[reply.status](reply.reason).of_request(reply.request_id)
+            raise error_of(reply.status, reply.reason).of_request(reply.request_id)
         try:
             return codec.decode(response, reply.body)
         except InvalidRequest as error:

@@ -1,16 +1,15 @@
-"""What all formats share: reading a body, asking the scorer with patience, and what a missing value becomes."""
+"""What all formats share: reading a body, asking the scorer with patience."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from guerdon import errors
-from guerdon.columns import references_of, task_in
-from guerdon.types import Options, Prompt, Result, Sample, ScoreRequest, Status
+from guerdon.types import Options, Result, Sample, ScoreRequest
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.problem import FieldError, InvalidFields, MalformedBody
 from guerdon_services.runtime.validation import refusal
@@ -18,13 +17,6 @@ from guerdon_services.runtime.validation import refusal
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
 _OPTIONS = TypeAdapter[Options](Options)
-_ERRORS: dict[Status, Callable[[str], errors.GuerdonError]] = {
-    Status.INVALID_INPUT: errors.InvalidRequest,
-    Status.TIMEOUT: errors.Timeout,
-    Status.OVERLOADED: errors.Overloaded,
-    Status.UNAVAILABLE: errors.Unavailable,
-    Status.INTERNAL_ERROR: errors.InternalError,
-}
 
 
 async def body_of(request: Request, kind: type[BodyT]) -> BodyT:
@@ -57,19 +49,6 @@ def options_of(request: Request) -> Options:
         raise InvalidFields([FieldError("options", "must be a JSON object in the URL's query")]) from None
 
 
-def labelled(
-    prompt: Prompt | None, response: str, label: Any, metadata: dict[str, Any] | None = None
-) -> Sample:
-    """A sample whose label is a right answer, several, or tests where it has their shape.
-
-    Raises:
-        InvalidRequest: a text is none.
-    """
-    tests = task_in(label)
-    references = [] if tests else references_of(label)
-    return Sample(prompt=prompt, response=response, references=references, code=tests, metadata=metadata)
-
-
 async def scored(
     dispatch: Dispatcher, samples: Sequence[Sample], options: Options, patience_s: float | None
 ) -> list[Result]:
@@ -90,19 +69,3 @@ async def scored(
             if left_s is not None and error.retry_after_s >= left_s:
                 raise
             await asyncio.sleep(error.retry_after_s)
-
-
-def value_of(result: Result) -> float:
-    """The value; raises as `raise_failure` where there is none."""
-    if result.value is None:
-        raise_failure(result)
-    return result.value
-
-
-def raise_failure(result: Result) -> NoReturn:
-    """Refuse the request with what a result without value stands for.
-
-    Raises:
-        GuerdonError: the one of the result's status.
-    """
-    raise _ERRORS[result.status](f"no reward: {result.status}: {result.reason}")

@@ -13,11 +13,13 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 
 from guerdon.columns import Columns
+from guerdon.errors import value_of
 from guerdon.integrations.gym_texts import response_text, task_prompt
 from guerdon.types import Result, Status
 from guerdon_services.compat import routes
-from guerdon_services.compat.asking import body_of, options_of, raise_failure, scored
+from guerdon_services.compat.asking import body_of, options_of, scored
 from guerdon_services.runtime.dispatch import Dispatcher
+from guerdon_services.runtime.problem import FieldError, InvalidFields
 
 #: Names of Gym's shared vocabulary (nemo_gym/failure_kinds.py).
 _KINDS = {
@@ -51,14 +53,15 @@ def build_router(dispatch: Dispatcher) -> APIRouter:
     async def verify(request: Request) -> Response:
         """The row with its reward; `?references=FIELD` names the field with the right answer."""
         row = (await body_of(request, Verify)).model_dump()
+        failures = request.query_params.get("failures")
+        if failures not in (None, "mask"):
+            raise InvalidFields([FieldError("failures", f"must be mask or absent, not {failures!r}")])
         columns = Columns(references=request.query_params.get("references"))
         sample = columns.judged(row, prompt=task_prompt(row), response=response_text(row["response"]))
         [result] = await scored(dispatch, [sample], options_of(request), None)
-        if result.value is not None:
-            return JSONResponse({**row, "reward": result.value, "reward_reason": result.reason})
-        if request.query_params.get("failures") != "mask":
-            raise_failure(result)
-        return JSONResponse({**row, **masked(row, result)})
+        if result.value is None and failures == "mask":
+            return JSONResponse({**row, **masked(row, result)})
+        return JSONResponse({**row, "reward": value_of(result), "reward_reason": result.reason})
 
     async def seed_session(request: Request) -> Response:
         """Nothing: a verifier keeps no session."""

@@ -10,9 +10,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
+from guerdon.columns import labelled
+from guerdon.errors import value_of
 from guerdon.texts import response_in
 from guerdon_services.compat import routes
-from guerdon_services.compat.asking import body_of, labelled, options_of, scored, value_of
+from guerdon_services.compat.asking import body_of, options_of, scored
 from guerdon_services.runtime.dispatch import Dispatcher
 from guerdon_services.runtime.problem import FieldError, InvalidFields
 

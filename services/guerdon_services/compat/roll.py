@@ -20,9 +20,10 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from guerdon import errors
+from guerdon.columns import labelled
 from guerdon.types import Options, Result, Sample, Status, failed
 from guerdon_services.compat import routes
-from guerdon_services.compat.asking import body_of, labelled, options_of, scored
+from guerdon_services.compat.asking import body_of, options_of, scored
 from guerdon_services.runtime.dispatch import Dispatcher
 
 #: ROLL's `errcode`s: done; running. Any other is logged by ROLL, which asks on.
