@@ -176,7 +176,7 @@ def test_a_service_at_a_url_gets_its_own_token_or_the_common_one(
         monkeypatch.setenv("STUB_TOKEN", "own")
         assert trained(config, ["x"]).responses[0].reward == 3.0
         monkeypatch.setenv("STUB_TOKEN", "another")
-        with pytest.raises(Unauthorized, match="^b: a bearer token is required"):
+        with pytest.raises(Unauthorized, match=r"^b: a bearer token is required"):
             trained(config, ["x"])
         bad = make_config("rewards=[{name: a, url: 'ftp://host'}]", *plain)
         with pytest.raises(RecipeError, match=r"^a: url: scheme 'ftp' is none of"):

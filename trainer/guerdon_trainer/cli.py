@@ -59,10 +59,10 @@ def train(
     """
     if dry_run:
         _try(recipe, overrides, redis)
+    from guerdon_trainer.connections import check_queues
     from guerdon_trainer.distributed import is_follower, process_group, tell
     from guerdon_trainer.launch import clients_of, ensure_policy, finish, follow_first
     from guerdon_trainer.live import LiveView
-    from guerdon_trainer.rollouts import check_queues
     from guerdon_trainer.train import Run
 
     if is_follower():

@@ -21,6 +21,7 @@ from guerdon import weights
 from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon_trainer.config import RewardConfig, RunConfig, load_recipe
+from guerdon_trainer.connections import check_queues, connect
 from guerdon_trainer.data import load_questions
 from guerdon_trainer.distributed import local_device
 from guerdon_trainer.groups import Ask, Group, RolloutError
@@ -28,7 +29,7 @@ from guerdon_trainer.launch import READY_TIMEOUT_S, RUN_FAILURES, ensure_policy
 from guerdon_trainer.memory import available_memory, estimate_memory
 from guerdon_trainer.model import load_policy
 from guerdon_trainer.questions import Question, sampling_seed
-from guerdon_trainer.rollouts import Rollouts, check_queues, connect
+from guerdon_trainer.rollouts import Rollouts
 from guerdon_trainer.run_folder import RunFolder, refuse_changes
 from guerdon_trainer.service_calls import ServiceClient
 from guerdon_trainer.service_stats import ServiceStats

@@ -12,13 +12,13 @@ from guerdon.errors import GuerdonError
 from guerdon.redis_server import redis_server
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon_trainer.config import RecipeError, RunConfig
+from guerdon_trainer.connections import connect, take_over
 from guerdon_trainer.data import DataError
 from guerdon_trainer.distributed import DeviceMissing, orders, process_group
 from guerdon_trainer.groups import RolloutError
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.prepare import prepare_policy
 from guerdon_trainer.report import write_report
-from guerdon_trainer.rollouts import connect, take_over
 from guerdon_trainer.run_folder import FolderRefused, RunFolder, write_whole
 from guerdon_trainer.service_calls import ServiceClient
 from guerdon_trainer.service_stats import FailureBudgetExceeded

@@ -12,18 +12,13 @@ earlier attempt had scored already. The key names the run, the version of the po
 the content of each sample, its token ids included, so that no key can give a sample another one's score.
 """
 
-import asyncio
-import json
 import queue
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Self
 
-from guerdon.client import AsyncClient
 from guerdon.errors import ServiceFailure
-from guerdon.queue import withdraw
 from guerdon.rewards import counted, in_turn, or_backup
 from guerdon.types import (
     GenerateResult,
@@ -52,51 +47,8 @@ from guerdon_trainer.groups import (
     sample_of,
     token_rewards_of,
 )
-from guerdon_trainer.run_folder import write_whole
-from guerdon_trainer.service_calls import LoopThread, ServiceCalls, ServiceClient, reach_queues
+from guerdon_trainer.service_calls import LoopThread, ServiceCalls, ServiceClient, refusals_named
 from guerdon_trainer.service_stats import FailureBudget, ServiceStats
-
-
-def connect(config: RunConfig, redis_url: str) -> dict[str, AsyncClient]:
-    """A client for every service that the recipe uses or starts, over the queue unless it has a URL.
-
-    The clients themselves do not retry: failures are repeated, and counted, here.
-    """
-    return {
-        name: AsyncClient(
-            source.url or redis_url, service=source.service, timeout_s=config.failures.timeout_s, retries=0
-        )
-        for name, source in config.sources.items()
-    }
-
-
-def check_queues(config: RunConfig, redis_url: str) -> None:
-    """Make sure that every Redis which the run asks through is there.
-
-    Raises:
-        Unavailable: one cannot be reached; the message names its URL.
-    """
-    asyncio.run(reach_queues((one.url or redis_url, one.service) for one in config.sources.values()))
-
-
-def take_over(clients: Mapping[str, AsyncClient], config: RunConfig, redis_url: str, record: Path) -> int:
-    """Withdraw what an earlier attempt of the run left in the queues when it was killed; how many requests.
-
-    `record` is the file in which each attempt notes its clients' names, this one too.
-
-    Raises:
-        Unavailable: Redis cannot be reached.
-    """
-    earlier: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
-
-    async def withdraw_all() -> int:
-        return sum([await withdraw(redis_url, queue, client_id) for client_id, queue in earlier.items()])
-
-    withdrawn = asyncio.run(withdraw_all())
-    queues = {name: source.service for name, source in config.sources.items() if source.url is None}
-    names = {clients[name].client_id: queue for name, queue in queues.items()}
-    write_whole(record, json.dumps(names))
-    return withdrawn
 
 
 class Rollouts:
@@ -206,7 +158,8 @@ class Rollouts:
 
     async def _greet(self, name: str, count: bool) -> ServiceInfo:
         started = time.monotonic()
-        info = await self._clients[name].info()
+        with refusals_named(name):
+            info = await self._clients[name].info()
         if count:
             self._stats.round_trip(name, time.monotonic() - started)
             self._stats.answered(name, Status.OK)

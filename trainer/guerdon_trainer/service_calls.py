@@ -3,11 +3,12 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from guerdon.errors import ServiceFailure
+from guerdon.errors import InvalidRequest, ServiceFailure, Unauthorized
 from guerdon.queue import stats
 from guerdon.types import (
     GenerateResult,
@@ -92,6 +93,15 @@ async def reach_queues(places: Iterable[tuple[str, str | None]]) -> None:
         await stats(url, service)
 
 
+@contextmanager
+def refusals_named(service: str) -> Iterator[None]:
+    """Within it what a service refuses altogether, a wrong request or token, says which service it was."""
+    try:
+        yield
+    except (InvalidRequest, Unauthorized) as error:
+        raise type(error)(f"{service}: {error}") from error
+
+
 class LoopThread:
     """An event loop in a daemon thread."""
 
@@ -171,7 +181,8 @@ class ServiceCalls:
             batch = [items[index] for index in remaining]
             started = time.monotonic()
             try:
-                results = await call(batch, attempt)
+                with refusals_named(service):
+                    results = await call(batch, attempt)
             except ServiceFailure as error:
                 results = [failure(item, error.status, str(error)) for item in batch]
             self._stats.round_trip(service, time.monotonic() - started)
@@ -203,7 +214,8 @@ class ServiceCalls:
             started = time.monotonic()
             over = started + self._pause_s(attempt) > deadline
             try:
-                answer = await call()
+                with refusals_named(service):
+                    answer = await call()
             except ServiceFailure as error:
                 if over:
                     self._stats.answered(service, error.status, str(error))

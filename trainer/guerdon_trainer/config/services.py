@@ -67,12 +67,20 @@ class SourceConfig(Section):
     service: str | None = None
     #: http(s)://, grpc(s):// or redis(s)://, for a service that takes no work from the run's Redis.
     url: str | None = None
+    #: The environment variable that holds the bearer token of the service at `url`. Default: GUERDON_TOKEN, if set.
+    token_env: Annotated[str, Field(min_length=1)] | None = None
     options: Options = {}
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
         if self.service is None and self.url is None:
             raise ValueError("give a service or a url")
+        return self
+
+    @model_validator(mode="after")
+    def _token_has_a_url(self) -> Self:
+        if self.token_env is not None and self.url is None:
+            raise ValueError("token_env belongs to a url: a queue takes no bearer token")
         return self
 
 
@@ -88,6 +96,7 @@ class RewardConfig(Part):
     #: As in `SourceConfig`. Default: its name.
     service: str | None = None
     url: str | None = None
+    token_env: Annotated[str, Field(min_length=1)] | None = None
     options: Options = {}
     #: Asked instead when the service has no value, for whatever reason.
     backup: SourceConfig | None = None
@@ -104,6 +113,11 @@ class RewardConfig(Part):
         return given
 
     @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        _ = self.source
+        return self
+
+    @model_validator(mode="after")
     def _only_outcomes_are_mixed(self) -> Self:
         if self.role == "process" and (self.gate is not None or self.counts_as or self.backup):
             raise ValueError(
@@ -114,7 +128,9 @@ class RewardConfig(Part):
     @property
     def source(self) -> SourceConfig:
         """Where it is asked first."""
-        return SourceConfig(service=self.service or self.name, url=self.url, options=self.options)
+        return SourceConfig(
+            service=self.service or self.name, url=self.url, token_env=self.token_env, options=self.options
+        )
 
     @property
     def backup_name(self) -> str:
