@@ -157,7 +157,9 @@ class Bulk:
         return await asyncio.gather(*(self.score_one(sample) for sample in samples))
 
     async def aclose(self) -> None:
-        """End what is open; samples still waited for are cancelled."""
+        """End what is open; samples still waited for are cancelled, those that were not sent yet among them."""
+        while self._waiting:
+            self._waiting.popleft().answer.cancel()
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)

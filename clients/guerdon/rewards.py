@@ -21,6 +21,7 @@
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -137,6 +138,8 @@ def mix(parts: Sequence[Part], results: Sequence[Result | None]) -> Mixed:
         if part.gate is not None and value < part.gate:
             reasons.append(f"{part.name} is below its gate {part.gate:g}: nothing else counts")
             break
+    if not math.isfinite(total):
+        return Mixed(None, Status.INVALID_INPUT, f"weight: the weighted sum is {total}", values)
     return Mixed(total, Status.OK, "; ".join(reasons), values)
 
 
@@ -270,7 +273,7 @@ def parts_from_yaml(file: str | Path) -> list[RewardPart]:
     try:
         content: Any = yaml.safe_load(Path(file).read_text())
         return _File.model_validate(content).rewards
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{file}: not YAML: {error}") from error
     except ValidationError as error:
         raise InvalidRequest(f"{file}: {describe(error)}") from error

@@ -157,12 +157,14 @@ async def test_closing_cancels_who_waits() -> None:
 
     with StubService(hang) as stub:
         async with AsyncClient(stub.url) as client:
-            bulk = Bulk(client)
-            waiting = asyncio.create_task(bulk.score_one(Sample(response="1")))
+            # One sample under way, one that is not sent yet.
+            bulk = Bulk(client, max_items=1, in_flight=1)
+            waiting = [asyncio.create_task(bulk.score_one(Sample(response="1"))) for _ in range(2)]
             assert await asyncio.to_thread(begun.wait, 20)
             await bulk.aclose()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
+            for one in waiting:
+                with pytest.raises(asyncio.CancelledError):
+                    await one
         release.set()
 
 

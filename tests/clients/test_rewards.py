@@ -65,6 +65,12 @@ def test_a_stated_value_counts_only_for_what_the_sample_may_bring_about() -> Non
             Part.model_validate({"name": "right", "counts_as": {str(status): 0.0}})
 
 
+def test_a_sum_that_is_no_number_is_no_reward() -> None:
+    parts = [Part(name=name, weight=1e308) for name in "ab"]
+    mixed = mix(parts, [Result(status=Status.OK, value=1.0)] * 2)
+    assert (mixed.value, mixed.status) == (None, Status.INVALID_INPUT)
+
+
 def test_a_part_that_counts_needs_a_result() -> None:
     with pytest.raises(ValueError, match="right counts"):
         mix([FORMAT, RIGHT], [ok(1.0), None])

@@ -84,7 +84,7 @@ def target(
     # An empty variable is one that is not set, as in a shell.
     given = {name: text for name, text in os.environ.items() if text}
     text = given.get("GUERDON_OPTIONS", "{}") if options is None else _json(options)
-    _options(text)
+    _options(text, "GUERDON_OPTIONS" if options is None else "options")
     file = given.get("GUERDON_REWARDS") if rewards is None and url is None else rewards
     if file is not None and (url is not None or service is not None or text != "{}"):
         raise InvalidRequest(
@@ -180,11 +180,11 @@ def _json(options: Mapping[str, Any]) -> str:
         raise InvalidRequest(f"options: not JSON: {error}") from error
 
 
-def _options(text: str) -> Options:
+def _options(text: str, name: str = "options") -> Options:
     try:
         return _OPTIONS.validate_json(text)
     except ValidationError as error:
-        raise InvalidRequest(f"options: {describe(error)}") from error
+        raise InvalidRequest(f"{name}: {describe(error)}") from error
 
 
 def _number(name: str, value: Any, kind: type[NumberT]) -> NumberT:

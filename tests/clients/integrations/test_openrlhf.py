@@ -36,8 +36,12 @@ async def test_the_file_form(stub: StubService) -> None:
     info = await asyncio.to_thread(loaded().reward_func, [prompt + "It is 2<|im_end|>"], [prompt], ["2"])
     assert torch.equal(info["rewards"], torch.tensor([1.0]))
     assert torch.equal(info["scores"], torch.tensor([1.0]))
+    stub.score = lambda _: 5.0
+    more = await asyncio.to_thread(loaded().reward_func, [prompt + "2"], [prompt], ["2"])
+    # Dynamic filtering wants scores in [0, 1], as the route gives them.
+    assert (more["rewards"].item(), more["scores"].item()) == (5.0, 1.0)
     assert set(info["extra_logs"]) == {"reward_valid"}
-    [request] = stub.requests
+    request = stub.requests[0]
     assert isinstance(request, ScoreRequest)
     assert (request.samples[0].response, request.samples[0].references) == ("It is 2", ["2"])
 
@@ -49,6 +53,9 @@ def test_a_failure_is_raised_and_logged_as_an_error(
     with pytest.raises(GuerdonError, match="no reward"), caplog.at_level(logging.ERROR):
         loaded().reward_func(["q" + word], ["q"], ["2"])
     assert "OpenRLHF gets no reward: no reward" in caplog.text
+    with pytest.raises(GuerdonError, match="references"), caplog.at_level(logging.ERROR):
+        loaded().reward_func(["q2"], ["q"], [b"2"])
+    assert "OpenRLHF gets no reward: references: must be text, not bytes" in caplog.text
 
 
 @pytest.fixture

@@ -89,6 +89,26 @@ async def test_what_is_wrong_for_all_is_an_error_at_once(stub: StubService) -> N
         await reward(stub.url, references="truth")(prompts=["q"], completions=["2"], answer=["2"])
 
 
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"answer": ["2"]}, "answer: 1 entries for 2 completions"),
+        ({"answer": "22"}, "answer: must be a list, not str"),
+        ({"answer": None}, "answer: must be a list, not NoneType"),
+        ({"prompts": ["q"]}, "prompts: 1 entries for 2 completions"),
+        ({"completion_ids": [[1]]}, "completion_ids: 1 entries for 2 completions"),
+        ({"completions": ["2", [3]]}, "response.0: a turn must be an object, not int"),
+    ],
+)
+async def test_columns_of_another_shape_are_named(
+    stub: StubService, columns: dict[str, Any], message: str
+) -> None:
+    asked = {"prompts": ["q"] * 2, "completions": ["2"] * 2, "answer": ["2"] * 2, **columns}
+    with pytest.raises(InvalidRequest, match=message):
+        await reward(stub.url)(**asked)
+    assert await reward(stub.url)(prompts=[], completions=[], answer=[]) == []
+
+
 def test_what_trl_asks_of_a_reward_function(stub: StubService) -> None:
     from trl.trainer.utils import get_callable_name, is_async_callable
 

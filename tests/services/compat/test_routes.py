@@ -255,6 +255,18 @@ async def test_a_failure_is_a_status_and_no_number(service: Served, word: str, s
         ("/get_reward?key=a", {"query": ["2"], "labels": ["2"]}, 422, "key"),
         ("/verify", {"response": {}}, 422, "responses_create_params"),
         ("/verify?references=gold", GYM_ROW, 422, "gold"),
+        ("/verify?failures=masked", GYM_ROW, 422, "failures"),
+        ("/verify", {**GYM_ROW, "response": {}}, 422, "response.output"),
+        ("/verify", {**GYM_ROW, "response": {"output": [None]}}, 422, "response.output"),
+        (
+            "/verify",
+            {**GYM_ROW, "responses_create_params": {"input": 5}},
+            422,
+            "responses_create_params.input",
+        ),
+        # The model's server failed: the policy has said nothing that could be wrong.
+        ("/verify", {**GYM_ROW, "response": {"status": "failed", "output": []}}, 422, "request failed"),
+        ("/verify", {**GYM_ROW, "response": {"error": {"code": "x"}, "output": []}}, 422, "request"),
         ("/submit_task", {"response": "2", "timeout": -1}, 422, "timeout"),
     ],
 )
