@@ -31,7 +31,7 @@ from tests.services.rollout import openai_calls
 
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
-# vLLM and what it imports warn of their own accord; make test-vllm says -W default as well, for what is said at the end.
+# vLLM and what it imports warn of their own accord, at the very end too: make test-vllm says -W default as well.
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("default")]
 
 #: What fp32 engines on one CPU may differ by, in nats: both compute the same sums in another order.
