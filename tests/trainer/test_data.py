@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,13 @@ def test_arithmetic_passes_size_seed_and_settings() -> None:
         (['{"prompt": 3, "references": "b"}'], {}, "neither text nor a list of messages"),
         (['{"prompt": "a", "references": "b", "k": 1}'] * 2, {"id": "k"}, "has the id '1' twice"),
         ([""], {}, "has no rows"),
+        (['{"prompt": " ", "references": "b"}'], {}, r"q\.jsonl:1: the prompt is empty"),
+        (['{"prompt": ["a"], "references": "b"}'], {}, "no object whose role and content are text"),
+        (['{"prompt": [{"role": "user", "content": null}], "references": "b"}'], {}, "role and content are text"),
+        (['{"prompt": "a", "references": [null]}'], {}, "empty reference"),
+        (['{"prompt": "a", "references": NaN}'], {}, "empty reference"),
+        (['{"prompt": "a\\ud800", "references": "b"}'], {}, r"q\.jsonl:1: half of a surrogate pair"),
+        (["[" * 100_000], {}, r"path: .*q\.jsonl cannot be read: maximum recursion"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_named_with_line_and_field(
@@ -177,6 +185,23 @@ def test_a_wrong_file_is_named_with_line_and_field(
     path.write_text("\n".join(lines))
     with pytest.raises(DataError, match=message):
         load_questions(config(source="jsonl", path=path, fields=fields))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("q.jsonl", b"\xff\xfe", "cannot be read: 'utf-8' codec"),
+        ("q.jsonl.gz", gzip.compress(b'{"prompt": "a"}')[:-9], "cannot be read: Compressed file ended"),
+        ("q.jsonl.gz", b"no gzip", "cannot be read: Not a gzipped file"),
+        ("q.json", b"\xff", "cannot be read: 'utf-8' codec"),
+        ("q.parquet", b"x", "is no Parquet"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"^path: .*{re.escape(name)} {message}"):
+        load_questions(config(source=name.split(".")[1], path=path))
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +245,8 @@ def test_json_and_compressed_lines_equal_jsonl(tmp_path: Path) -> None:
     (tmp_path / "z" / "q.jsonl.gz").write_bytes(gzip.compress(lines.read_bytes()))
     plain = load_questions(config(source="jsonl", path=lines))
     assert load_questions(config(source="json", path=tmp_path / "q.json")) == plain
+    lines.write_bytes(b"\xef\xbb\xbf" + lines.read_bytes())  # as some editors save it
+    assert load_questions(config(source="jsonl", path=lines)) == plain
     compressed = load_questions(config(source="jsonl", path=tmp_path / "z" / "q.jsonl.gz"))
     assert [question.prompt for question in compressed] == [question.prompt for question in plain]
 

@@ -23,6 +23,22 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(make_config: Make
     assert yaml.safe_load(folder.config.read_text())["loss"]["clip_low"] == 1e-3
 
 
+@pytest.mark.parametrize("config_yaml", [None, "name: mine\n", "{", "- 1\n"])
+def test_fresh_removes_no_folder_that_holds_no_run(
+    make_config: Make, tmp_path: Path, config_yaml: str | None
+) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    if config_yaml is not None:
+        (tmp_path / "config.yaml").write_text(config_yaml)
+    config = make_config(f"folder={tmp_path}")
+    with pytest.raises(FolderRefused, match="holds no run, so --fresh does not remove it"):
+        open_folder(config, fresh=True)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+    if config_yaml is not None:
+        with pytest.raises(FolderRefused, match=r"config\.yaml is not that of a run"):
+            open_folder(config)
+
+
 def test_lines_of_later_steps_and_half_lines_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(6)) + '{"step": 6, "rew')

@@ -9,6 +9,7 @@ import gzip
 import json
 import random
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
@@ -23,6 +24,9 @@ Source = Literal["arithmetic", "reasoning_gym", "jsonl", "json", "parquet", "hug
 Row = Mapping[str, Any]
 #: Makes a question of a row, the place it stands at and its number; None leaves the row out.
 ReadRow = Callable[[Row, str, int], Question | None]
+
+#: What a file does that is cut short, is of another kind than its name says, or is nested without end.
+_UNREADABLE = (UnicodeDecodeError, EOFError, OSError, zlib.error, RecursionError)
 
 _INSTALL = "install guerdon-trainer[data]"
 _NAMED = re.compile(r"\{(\w+)\}")
@@ -174,7 +178,10 @@ def _from_rows(config: DataConfig, read_row: ReadRow | None) -> list[Question]:
     readers = {"jsonl": _jsonl, "json": _json_array, "parquet": _parquet, "huggingface": _huggingface}
     read = read_row or (lambda row, place, index: _question(row, place, index, config))
     found = (read(row, place, index) for index, (place, row) in enumerate(readers[config.source](config)))
-    questions = [question for question in found if question is not None]
+    try:
+        questions = [question for question in found if question is not None]
+    except _UNREADABLE as problem:
+        raise DataError(f"path: {_where(config)} cannot be read: {problem}") from problem
     _check_ids(questions, config)
     if config.size is not None:
         if config.size > len(questions):
@@ -196,9 +203,9 @@ def _jsonl(config: DataConfig) -> Iterator[tuple[str, Row]]:
     if not path.is_file():
         raise DataError(f"path: there is no file {path}")
     with (
-        gzip.open(path, "rt", encoding="utf-8")
+        gzip.open(path, "rt", encoding="utf-8-sig")
         if path.suffix == ".gz"
-        else path.open(encoding="utf-8") as lines
+        else path.open(encoding="utf-8-sig") as lines
     ):
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -219,7 +226,7 @@ def _json_array(config: DataConfig) -> Iterator[tuple[str, Row]]:
     if not path.is_file():
         raise DataError(f"path: there is no file {path}")
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as problem:
         raise DataError(
             f"{path}:{problem.lineno}: no JSON: {problem.msg} at column {problem.colno}"
@@ -240,7 +247,11 @@ def _parquet(config: DataConfig) -> Iterator[tuple[str, Row]]:
     path = cast(Path, config.path)
     if not path.exists():
         raise DataError(f"path: there is no file {path}")
-    for number, row in enumerate(parquet.read_table(path).to_pylist()):
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except ValueError as problem:  # pyarrow's own are
+        raise DataError(f"path: {path} is no Parquet: {problem}") from problem
+    for number, row in enumerate(rows):
         yield f"{path}: row {number}", row
 
 
@@ -286,19 +297,39 @@ def _field(row: Row, name: str, role: str, place: str) -> Any:
 
 def _prompt(value: Any, place: str) -> str | list[ChatMessage]:
     if isinstance(value, str):
-        return value
+        if not value.strip():
+            raise DataError(f"{place}: the prompt is empty")
+        return _unicode(value, place)
     if isinstance(value, list) and value:
-        turns = cast("list[Row]", value)
-        return [ChatMessage(role=str(turn["role"]), content=str(turn["content"])) for turn in turns]
+        return [_turn(turn, place) for turn in cast("list[Any]", value)]
     raise DataError(f"{place}: the prompt is neither text nor a list of messages")
+
+
+def _turn(value: Any, place: str) -> ChatMessage:
+    if isinstance(value, dict):
+        turn = cast("dict[str, Any]", value)
+        role, content = turn.get("role"), turn.get("content")
+        if isinstance(role, str) and isinstance(content, str):
+            return ChatMessage(role=_unicode(role, place), content=_unicode(content, place))
+    raise DataError(f"{place}: a message of the prompt is no object whose role and content are text")
+
+
+def _unicode(text: str, place: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        raise DataError(f"{place}: half of a surrogate pair is no text: {problem}") from problem
+    return text
 
 
 def _references(value: Any, name: str, place: str) -> list[str]:
     values = cast("list[Any]", value) if isinstance(value, list) else [value]
+    # What a table has in place of a missing value is no answer.
+    missing = any(item is None or item != item for item in values)
     references = [item if isinstance(item, str) else json.dumps(item) for item in values]
-    if not references or not all(reference.strip() for reference in references):
+    if missing or not references or not all(reference.strip() for reference in references):
         raise DataError(f"{place}: the field {name!r} holds an empty reference")
-    return references
+    return [_unicode(reference, place) for reference in references]
 
 
 def _code(value: Any, name: str, place: str) -> CodeTask:

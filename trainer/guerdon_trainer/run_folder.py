@@ -98,10 +98,12 @@ def open_folder(config: RunConfig, *, fresh: bool = False) -> RunFolder:
     """The run's folder with its config.yaml; `fresh` removes what is there.
 
     Raises:
-        FolderRefused: a run with other settings lies there, or `fresh` would remove a run that goes on.
+        FolderRefused: a run with other settings lies there, or `fresh` would remove a run that goes on, or no run.
     """
     folder = RunFolder(config.run_folder)
     if fresh and folder.path.exists():
+        if not _holds_run(folder) and any(folder.path.iterdir()):
+            raise FolderRefused(f"{folder.path} holds no run, so --fresh does not remove it")
         with exclusive(folder):
             shutil.rmtree(folder.path)
     refuse_changes(config, folder)
@@ -118,12 +120,25 @@ def refuse_changes(config: RunConfig, folder: RunFolder) -> None:
     """
     if not folder.config.exists():
         return
+    if not _holds_run(folder):
+        raise FolderRefused(f"{folder.config} is not that of a run: give folder=PATH")
     changed = _changes(yaml.safe_load(folder.config.read_text()), config.model_dump(mode="json"))
     if changed:
         raise FolderRefused(
             f"{folder.path} holds a run with other settings: {', '.join(changed)}. "
             "Give --fresh to start over, or folder=PATH to keep both."
         )
+
+
+def _holds_run(folder: RunFolder) -> bool:
+    """Whether the folder has the config.yaml of a run, and not some other file of that name."""
+    if not folder.config.is_file():
+        return False
+    try:
+        found = yaml.safe_load(folder.config.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return False
+    return isinstance(found, dict) and {"rollout", "rewards", "training"} <= found.keys()
 
 
 @contextmanager

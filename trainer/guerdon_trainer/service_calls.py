@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -94,7 +94,7 @@ async def reach_queues(places: Iterable[tuple[str, str | None]]) -> None:
 
 
 @contextmanager
-def refusals_named(service: str) -> Iterator[None]:
+def refusals_named(service: str) -> Generator[None]:
     """Within it what a service refuses altogether, a wrong request or token, says which service it was."""
     try:
         yield

@@ -42,7 +42,7 @@ class RunConfig(Section):
 
     name: str
     description: str = ""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     #: Default: runs/<name>-seed<seed>.
     folder: Path | None = None
     policy: PolicyConfig

@@ -11,19 +11,23 @@ from guerdon_trainer.config.base import Count, Fraction, Section
 #: What the contract lets one request ask for, see `guerdon.types.Sampling`.
 _MOST_RESPONSES = 1024
 _INT32 = 2**31
+#: The longest that anything may wait, in seconds: a week.
+_WEEK_S = 7 * 86_400.0
+
+_Text = Annotated[str, Field(min_length=1)]
 
 
 class RolloutConfig(Section):
     """How responses are sampled."""
 
-    service: str = "rollout"
+    service: _Text = "rollout"
     prompts_per_step: Count = 32
     group_size: Annotated[int, Field(ge=2, le=_MOST_RESPONSES)] = 8
     max_new_tokens: Annotated[int, Field(ge=1, lt=_INT32)] = 256
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0, lt=_INT32)] = 0
-    stop: list[Annotated[str, Field(min_length=1)]] = []
+    stop: list[_Text] = []
     #: Groups being sampled or scored at the same time.
     groups_in_flight: Count = 256
     #: A step asks for at most this many times `prompts_per_step` prompts.
@@ -64,11 +68,11 @@ class SourceConfig(Section):
     """Where a service is asked, and with what options."""
 
     #: Its queue, in the run's own Redis unless there is a URL.
-    service: str | None = None
+    service: _Text | None = None
     #: http(s)://, grpc(s):// or redis(s)://, for a service that takes no work from the run's Redis.
-    url: str | None = None
+    url: _Text | None = None
     #: The environment variable that holds the bearer token of the service at `url`. Default: GUERDON_TOKEN, if set.
-    token_env: Annotated[str, Field(min_length=1)] | None = None
+    token_env: _Text | None = None
     options: Options = {}
 
     @model_validator(mode="after")
@@ -92,11 +96,11 @@ class RewardConfig(Part):
     """
 
     #: What metrics and messages call it. Default: its service.
-    name: Annotated[str, Field(min_length=1)]
+    name: _Text
     #: As in `SourceConfig`. Default: its name.
-    service: str | None = None
-    url: str | None = None
-    token_env: Annotated[str, Field(min_length=1)] | None = None
+    service: _Text | None = None
+    url: _Text | None = None
+    token_env: _Text | None = None
     options: Options = {}
     #: Asked instead when the service has no value, for whatever reason.
     backup: SourceConfig | None = None
@@ -144,7 +148,7 @@ class ProcessRewardConfig(Section):
     #: before: update on the batch, then score it; after: scores precede the update; none: it never learns.
     order: Literal["before", "after", "none"] = "before"
     #: A PRM that dies is restarted; the step waits this long for its answer, in seconds.
-    time_limit_s: Annotated[float, Field(gt=0)] = 600.0
+    time_limit_s: Annotated[float, Field(gt=0, le=_WEEK_S)] = 600.0
 
 
 class FailureConfig(Section):
@@ -153,9 +157,9 @@ class FailureConfig(Section):
     #: Times one request is sent before its failure is final.
     attempts: Count = 4
     #: Pause before a repetition, in seconds; doubles each time.
-    pause_s: Annotated[float, Field(ge=0)] = 0.5
+    pause_s: Annotated[float, Field(ge=0, le=_WEEK_S)] = 0.5
     #: Time one request may take, in seconds: longer than a worker's lease, so that a killed one costs only time.
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    timeout_s: Annotated[float, Field(gt=0, le=_WEEK_S)] = 120.0
     #: The run stops when more than this share of the last `window` responses got no reward.
     max_fraction: Fraction = 0.1
     window: Count = 256

@@ -58,4 +58,4 @@ class TrainingConfig(Section):
     #: cpu, cuda, or one of several: cuda:1. Under torchrun, cuda gives each process its own.
     device: Annotated[str, Field(pattern=r"^(cpu|cuda|mps|xpu)(:\d+)?$")] = "cpu"
     #: CPU threads of torch; on a busy machine more than one can cost more than it gives.
-    threads: Count = 1
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1

@@ -97,6 +97,7 @@ def evaluate(
     from guerdon_trainer.evaluation.asking import Addresses
     from guerdon_trainer.evaluation.benchmark import load_benchmark, load_benchmark_questions
     from guerdon_trainer.evaluation.run import local_services, run_evaluation, start_over
+    from guerdon_trainer.run_folder import FolderRefused
 
     if model is not None and (rollout or verifier):
         _refuse("--model starts its own services: leave out --rollout and --verifier")
@@ -106,7 +107,7 @@ def evaluate(
         config = load_benchmark(benchmark, overrides or [], data)
         if fresh:
             start_over(config)
-    except (RecipeError, EvaluationError) as error:
+    except (RecipeError, EvaluationError, FolderRefused) as error:
         _refuse(str(error))
     urls = {config.rollout: rollout or redis, config.verifier.service: verifier or redis}
     hint = "" if model or rollout or verifier else _NO_SERVICES

@@ -82,11 +82,15 @@ def start_over(config: BenchmarkConfig) -> None:
 
     Raises:
         EvaluationError: the folder holds something else.
+        FolderRefused: an evaluation goes on there.
     """
     folder = config.eval_folder
-    if folder.exists() and any(folder.iterdir()) and not (folder / "evaluation.json").exists():
+    if not folder.exists():
+        return
+    if any(folder.iterdir()) and not (folder / "evaluation.json").exists():
         raise EvaluationError(f"{folder} holds no evaluation, so --fresh does not remove it")
-    shutil.rmtree(folder, ignore_errors=True)
+    with exclusive(RunFolder(folder)):
+        shutil.rmtree(folder)
 
 
 async def _ask(
