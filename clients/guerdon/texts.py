@@ -103,7 +103,19 @@ def _said(turn: Row, field: str) -> str:
     if not isinstance(content, Sequence) or isinstance(content, bytes):
         raise InvalidRequest(f"{field}.content: must be text or parts, not {type(content).__name__}")
     parts = _turns(cast(Sequence[Any], content), f"{field}.content")
-    return "".join(str(part.get("text") or "") for part in parts)
+    return "".join(part_text(part, f"{field}.content") for part in parts)
+
+
+def part_text(part: Row, field: str) -> str:
+    """The text of one part of a turn; empty where it is an image, say.
+
+    Raises:
+        InvalidRequest: its text is none.
+    """
+    text = part.get("text", "")
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{field}.text: must be text, not {type(text).__name__}")
+    return text
 
 
 def response_in(query: str, prompt: str) -> str:

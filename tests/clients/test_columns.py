@@ -121,6 +121,7 @@ def test_what_is_no_right_answer_is_refused(value: Any) -> None:
         ([7, 8], "response.0"),
         ([{"role": "assistant", "content": 2}], "response.content"),
         ([{"role": "assistant", "content": ["2"]}], "response.content.0"),
+        ([{"role": "assistant", "content": [{"type": "text", "text": 2}]}], "response.content.text"),
     ],
 )
 def test_a_response_of_no_known_shape_is_not_taken_for_an_empty_one(value: Any, field: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from guerdon.errors import InvalidRequest
-from guerdon.texts import prompt_of
+from guerdon.texts import part_text, prompt_of
 from guerdon.types import Prompt
 
 Row = Mapping[str, Any]
@@ -20,13 +20,15 @@ def response_text(response: Row) -> str:
         raise InvalidRequest(
             f"response: the model's request {response.get('status')}: {response.get('error')}"
         )
-    for item in reversed(_objects("response.output", response.get("output"))):
-        if item.get("type") == "message":
+    for item in reversed(_typed("response.output", response.get("output"))):
+        if item["type"] == "message":
             content = item.get("content")
             if isinstance(content, str):
                 return content
-            parts = _objects("response.output.content", content)
-            return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text")
+            parts = _typed("response.output.content", content)
+            return "".join(
+                part_text(part, "response.output.content") for part in parts if part["type"] == "output_text"
+            )
     return ""
 
 
@@ -41,6 +43,14 @@ def task_prompt(row: Row) -> Prompt | None:
         return asked
     turns = _objects("responses_create_params.input", asked)
     return prompt_of([turn for turn in turns if "role" in turn])
+
+
+def _typed(field: str, value: Any) -> Sequence[Row]:
+    """Objects that say what they are: one that does not could be the answer, and be passed over."""
+    objects = _objects(field, value)
+    if not all(isinstance(one.get("type"), str) for one in objects):
+        raise InvalidRequest(f"{field}.type: must be text")
+    return objects
 
 
 def _objects(field: str, value: Any) -> Sequence[Row]:

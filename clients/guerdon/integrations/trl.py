@@ -20,6 +20,8 @@ from guerdon.types import Result, Sample
 _NOT_COLUMNS = frozenset(
     {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
 )
+#: What has a length and is no column.
+_NOT_LISTS: tuple[type, ...] = (str, bytes, dict)
 
 
 class RewardFunction:
@@ -131,7 +133,7 @@ def _rows(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 
 def _check_length(name: str, values: Any, count: int) -> None:
     """Refuse a column that is not one entry per completion."""
-    listed = hasattr(values, "__len__") and not isinstance(values, (str, bytes, dict))
+    listed = hasattr(values, "__len__") and not isinstance(values, _NOT_LISTS)
     if not listed:
         raise InvalidRequest(f"{name}: must be a list, not {type(values).__name__}")
     if len(values) != count:

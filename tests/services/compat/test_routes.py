@@ -258,6 +258,7 @@ async def test_a_failure_is_a_status_and_no_number(service: Served, word: str, s
         ("/verify?failures=masked", GYM_ROW, 422, "failures"),
         ("/verify", {**GYM_ROW, "response": {}}, 422, "response.output"),
         ("/verify", {**GYM_ROW, "response": {"output": [None]}}, 422, "response.output"),
+        ("/verify", {**GYM_ROW, "response": {"output": [{"content": "2"}]}}, 422, "response.output.type"),
         (
             "/verify",
             {**GYM_ROW, "responses_create_params": {"input": 5}},
