@@ -212,9 +212,11 @@ def _queue(folder: Path, prompts: list[tuple[int, ...]], new: int) -> Iterator[S
                 assert all(result.status is Status.OK for result in results), results[0].reason
                 return sum(len(rollout.token_ids) for result in results for rollout in result.rollouts)
 
-            yield lambda: asyncio.run(once())
-            for child in (*psutil.Process(process.pid).children(recursive=True), process):
-                child.terminate()
+            try:
+                yield lambda: asyncio.run(once())
+            finally:
+                for child in (*psutil.Process(process.pid).children(recursive=True), process):
+                    child.terminate()
 
 
 def _ours(name: str) -> Any:
