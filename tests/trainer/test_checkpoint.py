@@ -1,14 +1,18 @@
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
+from guerdon import weights
 from guerdon_trainer import checkpoint
 from guerdon_trainer.checkpoint import RunState
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.prepare import TinyPolicy
 from guerdon_trainer.prepare.tiny import build_model, build_tokenizer
 from guerdon_trainer.step import Learner, make_learner
+from guerdon_trainer.weights import publish_policy
 
 
 def _learner(config: RunConfig, seed: int) -> Learner:
@@ -55,6 +59,28 @@ def test_only_the_newest_checkpoints_stay(make_config: Callable[..., RunConfig],
         "step-000002",
         "step-000010",
     ]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_checkpoint_before(
+    make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    learner = _learner(make_config(), seed=0)
+    checkpoint.save(tmp_path / "c", learner, RunState(run_id="r", step=1), {}, keep_last=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(
+            OSError, match=r"step-000002 could not be written; the checkpoint before it stands"
+        ):
+            checkpoint.save(tmp_path / "c", learner, RunState(run_id="r", step=2), {}, keep_last=1)
+        with pytest.raises(OSError, match="could not be written; the last checkpoint stands"):
+            publish_policy(learner.policy, build_tokenizer(), tmp_path / "w", 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    found = checkpoint.latest(tmp_path / "c")
+    assert found is not None
+    assert found.state.step == 1
+    assert weights.latest(tmp_path / "w") is None
 
 
 def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:

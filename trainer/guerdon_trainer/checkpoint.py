@@ -95,7 +95,10 @@ def _write(folder: Path, final: Path, tensors: dict[str, Any], state: dict[str, 
         shutil.rmtree(abandoned)
     temporary = folder / f".tmp-{uuid.uuid4().hex}"
     temporary.mkdir()
-    torch.save(tensors, temporary / "learner.pt")
+    try:
+        torch.save(tensors, temporary / "learner.pt")
+    except RuntimeError as error:  # as torch says that a disk is full
+        raise OSError(f"{final} could not be written; the checkpoint before it stands: {error}") from error
     (temporary / "state.json").write_text(json.dumps(state))
     for file in (*temporary.iterdir(), temporary):
         _sync(file)

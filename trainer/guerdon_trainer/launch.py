@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,9 +34,9 @@ RUN_FAILURES = (
     DataError,
     DeviceMissing,
     FailureBudgetExceeded,
-    FileNotFoundError,
     FolderRefused,
     GuerdonError,
+    OSError,
     RecipeError,
     RolloutError,
     TrackerMissing,
@@ -95,10 +96,17 @@ def finish(
     """
     try:
         state = train(run, clients, view)
-    finally:
-        counts = {"services": run.stats.to_dict(), "restarts": restarts()}
-        write_whole(run.folder.services, json.dumps(counts))
-        report = write_report(run.folder)
+    except BaseException:
+        with suppress(OSError):  # a disk that is full has a sentence already
+            _conclude(run, restarts())
+        raise
+    report = _conclude(run, restarts())
     # Last: who finds it finds all the rest.
     write_whole(run.folder.finished, json.dumps(asdict(state)))
     return report
+
+
+def _conclude(run: Run, restarts: dict[str, int]) -> Path:
+    counts = {"services": run.stats.to_dict(), "restarts": restarts}
+    write_whole(run.folder.services, json.dumps(counts))
+    return write_report(run.folder)

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -32,5 +33,8 @@ def save_policy(policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path
 
 
 def _write(policy: Policy, tokenizer: PreTrainedTokenizerBase, path: Path, state: dict[str, Tensor]) -> None:
-    policy.model.save_pretrained(path, state_dict=state)
+    try:
+        policy.model.save_pretrained(path, state_dict=state)
+    except SafetensorError as error:  # as safetensors says that a disk is full
+        raise OSError(f"{path} could not be written; the last checkpoint stands: {error}") from error
     tokenizer.save_pretrained(path)
