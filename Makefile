@@ -124,7 +124,7 @@ $(VLLM)/.installed: $(PROJECTS) constraints-vllm.txt | $(BIN)/python
 PEERS := tests/clients/integrations/peers.txt
 INSTALL_PEERS := $(PIP) install -q --no-deps --only-binary :all: --upgrade --target $(VENV)/peers
 $(VENV)/.peers: $(VENV)/.installed-dev $(PEERS)
-	$(INSTALL_PEERS) -r $(PEERS) || for peer in $$(grep -v '^#' $(PEERS)); do $(INSTALL_PEERS) $$peer || true; done
+	$(INSTALL_PEERS) -r $(PEERS) || for peer in $$(grep -v '^#' $(PEERS)); do $(INSTALL_PEERS) --retries 1 $$peer || true; done
 	@touch $@
 
 peers: $(VENV)/.peers  ## Install the packages of other trainers that only tests import

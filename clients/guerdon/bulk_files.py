@@ -4,6 +4,8 @@ A row of the output is the row of the input with `reward`, `reward_status`, `rew
 are written in order as soon as all before them are, so that a run that was killed goes on where it ended.
 """
 
+import errno
+import fcntl
 import gzip
 import json
 import os
@@ -97,12 +99,21 @@ class Scoring:
         """Score what there is to score, calling `done` with each result; the summary of these.
 
         Raises:
-            InvalidRequest: a row is no sample, or the output is of other data, of no known kind, or the data itself.
+            InvalidRequest: a row is no sample, or the output is of other data, of no known kind, the data itself, or
+                being written by another run.
             Unauthorized: the service wants another token.
             OSError: the output cannot be written.
         """
         self._check_output()
         lines = self._lines()
+        with _alone(lines):
+            _cut_torn_line(lines)
+            summary = await self._score(lines, judge, done)
+            if lines != self.out:
+                _to_parquet(lines, self.out)
+        return summary
+
+    async def _score(self, lines: Path, judge: Judge, done: Callable[[Result], None]) -> Summary:
         summary = Summary()
         with _written(lines, anew=self.again) as file:
             wanted = (
@@ -119,8 +130,6 @@ class Scoring:
                     _write(file, {**row, **self._added(result)})
                     summary.add(result)
                     done(result)
-        if lines != self.out:
-            _to_parquet(lines, self.out)
         return summary
 
     def _check_output(self) -> None:
@@ -142,7 +151,6 @@ class Scoring:
                 with _written(lines, anew=True) as file:
                     for row in _parquet_rows(self.out):
                         _write(file, row)
-        _cut_torn_line(lines)
         return lines
 
     def _pairs(self, lines: Path) -> Iterator[tuple[int, Row, Row | None]]:
@@ -252,6 +260,26 @@ def _written(file: Path, *, anew: bool) -> Generator[BinaryIO]:
     except OSError as error:
         error.filename = error.filename or str(file)
         raise
+
+
+@contextmanager
+def _alone(file: Path) -> Generator[None]:
+    """Nobody else writes the file meanwhile: two runs at once would both add every row.
+
+    Raises:
+        InvalidRequest: another run does.
+        OSError: it cannot be written.
+    """
+    with file.open("ab") as lines:
+        try:
+            fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequest(f"{file}: another run is writing it") from None
+        except OSError as error:
+            # Some network file systems have no locks.
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+                raise
+        yield
 
 
 @contextmanager

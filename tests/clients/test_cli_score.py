@@ -1,6 +1,7 @@
 """guerdon score DATA: rows in, the same rows with rewards out, in order, resumable, summed up by status."""
 
 import errno
+import fcntl
 import gzip
 import json
 import os
@@ -199,6 +200,16 @@ def test_a_file_that_is_not_there_and_why_rows_have_no_reward(stub: StubService,
     failed = score(write(tmp_path / "data.jsonl", rows("2", "refused")), "--url", stub.url)
     [_, row] = read(tmp_path / "data.scored.jsonl")
     assert f"the first without a reward: {row['reward_reason']}" in failed.stderr
+
+
+def test_an_output_that_another_run_writes_is_not_added_to(stub: StubService, tmp_path: Path) -> None:
+    data, out = write(tmp_path / "data.jsonl", rows("2")), tmp_path / "out.jsonl"
+    with out.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        refused = score(data, "--url", stub.url, "-o", out)
+        assert (refused.exit_code, out.read_text()) == (2, "")
+        assert "another run is writing it" in refused.stderr
+    assert score(data, "--url", stub.url, "-o", out).exit_code == 0
 
 
 def test_an_output_of_other_data_is_not_added_to(stub: StubService, tmp_path: Path) -> None:

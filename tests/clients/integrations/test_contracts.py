@@ -2,6 +2,8 @@
 
 Each file has one shape: `exchanges` of a route or a function (`ask`), what it gets (`body`), what a peer reads of the
 answer (`answer`), and what it gets for each kind of failure: an HTTP status, an exception, or the fields of an answer.
+What SkyRL, verifiers and NeMo RL ask for is a class, or a call with objects of theirs: an exchange of values does not
+show it, and their base classes are written down in test_skyrl.py, test_verifiers.py and test_nemo_rl.py instead.
 RESPONSE is what the policy wrote, REWARD the number that the peer gets, SECONDS its patience.
 """
 
