@@ -180,7 +180,8 @@ async def in_turn(
 def or_backup(first: Result, instead: Result) -> Result:
     """What stands for a result without value, once the backup has answered too."""
     if instead.value is None:
-        return first
+        note = f"{first.reason}; its backup: {instead.status}: {instead.reason}"
+        return first.model_copy(update={"reason": note})
     note = f"of the backup, for the first is {first.status}; {instead.reason}"
     return instead.model_copy(update={"reason": note})
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from guerdon.errors import InvalidRequest
-from guerdon.rewards import Part, Rewards, mix, parts_from_yaml
+from guerdon.rewards import Part, Rewards, mix, or_backup, parts_from_yaml
 from guerdon.testing import StubService
 from guerdon.types import Result, Sample, ScoreRequest, Status, failed
 
@@ -123,6 +123,9 @@ async def test_the_backup_is_asked_where_the_first_has_no_value(tmp_path: Path) 
             result = await rewards.score_one(Sample(response="4"))
     assert result.value == 0.25
     assert "of the backup, for the first is invalid_input" in result.reason
+    neither = or_backup(failed(Status.UNAVAILABLE, "gone"), failed(Status.INVALID_INPUT, "no answer"))
+    assert (neither.value, neither.status) == (None, Status.UNAVAILABLE)
+    assert neither.reason == "gone; its backup: invalid_input: no answer"
 
 
 async def test_a_service_that_is_gone_is_no_reward(tmp_path: Path) -> None:

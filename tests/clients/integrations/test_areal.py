@@ -30,7 +30,7 @@ def test_what_areal_asks_of_a_reward_function() -> None:
 
 
 @pytest.mark.parametrize("word", ["timeout", "overloaded", "unavailable", "internal", "invalid"])
-def test_a_failure_is_raised(stub: StubService, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_raised(stub: StubService, word: str) -> None:
     with pytest.raises(GuerdonError, match=word):
         areal.reward("1+1", word, answer="2")
 

@@ -48,7 +48,7 @@ async def test_the_file_form(stub: StubService) -> None:
 
 @pytest.mark.parametrize("word", ["timeout", "overloaded", "unavailable", "internal", "invalid"])
 def test_a_failure_is_raised_and_logged_as_an_error(
-    stub: StubService, word: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stub: StubService, word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(GuerdonError, match="no reward"), caplog.at_level(logging.ERROR):
         loaded().reward_func(["q" + word], ["q"], ["2"])

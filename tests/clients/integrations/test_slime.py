@@ -39,9 +39,7 @@ async def test_a_single_sample(stub: StubService) -> None:
 
 
 @pytest.mark.parametrize("word", ["timeout", "overloaded", "unavailable", "internal", "invalid"])
-async def test_a_failure_in_a_group_is_removed_and_leaves_the_baseline(
-    stub: StubService, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failure_in_a_group_is_removed_and_leaves_the_baseline(stub: StubService, word: str) -> None:
     group = [SlimeSample("2"), SlimeSample(word), SlimeSample("3"), SlimeSample("2")]
     rewards = await reward(ARGS, group)
     assert rewards == [1.0, pytest.approx(2 / 3), 0.0, 1.0]
@@ -52,9 +50,7 @@ async def test_a_failure_in_a_group_is_removed_and_leaves_the_baseline(
 
 
 @pytest.mark.parametrize("word", ["timeout", "overloaded", "unavailable", "internal", "invalid"])
-async def test_without_a_group_a_failure_is_raised(
-    stub: StubService, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_group_a_failure_is_raised(stub: StubService, word: str) -> None:
     with pytest.raises(GuerdonError, match=word):
         await reward(ARGS, SlimeSample(word))
     with pytest.raises(GuerdonError, match=word):

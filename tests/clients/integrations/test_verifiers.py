@@ -47,7 +47,7 @@ async def test_a_trace(stub: StubService, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("word", ["timeout", "overloaded", "unavailable", "internal", "invalid"])
-async def test_a_failure_is_raised(stub: StubService, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_is_raised(stub: StubService, word: str) -> None:
     with pytest.raises(GuerdonError, match=word):
         await reward(task=TASK, trace=SimpleNamespace(last_reply=word))
 
