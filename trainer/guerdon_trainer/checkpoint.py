@@ -98,7 +98,9 @@ def _write(folder: Path, final: Path, tensors: dict[str, Any], state: dict[str, 
     try:
         torch.save(tensors, temporary / "learner.pt")
     except RuntimeError as error:  # as torch says that a disk is full
-        raise OSError(f"{final} could not be written; the checkpoint before it stands: {error}") from error
+        raise OSError(
+            f"{final} could not be written; the checkpoint before it stands: {error.__context__ or error}"
+        ) from error
     (temporary / "state.json").write_text(json.dumps(state))
     for file in (*temporary.iterdir(), temporary):
         _sync(file)
