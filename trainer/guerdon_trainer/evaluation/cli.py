@@ -93,11 +93,9 @@ def evaluate(
     an earlier one was interrupted, and asks again for nothing but what has no verdict.
     """
     from guerdon_trainer.config import RecipeError
-    from guerdon_trainer.evaluation.answers import EvaluationError
     from guerdon_trainer.evaluation.asking import Addresses
     from guerdon_trainer.evaluation.benchmark import load_benchmark, load_benchmark_questions
     from guerdon_trainer.evaluation.run import local_services, run_evaluation, start_over
-    from guerdon_trainer.run_folder import FolderRefused
 
     if model is not None and (rollout or verifier):
         _refuse("--model starts its own services: leave out --rollout and --verifier")
@@ -105,13 +103,13 @@ def evaluate(
         _refuse(f"--model {model}: there is no such folder")
     try:
         config = load_benchmark(benchmark, overrides or [], data)
-        if fresh:
-            start_over(config)
-    except (RecipeError, EvaluationError, FolderRefused) as error:
+    except RecipeError as error:
         _refuse(str(error))
     urls = {config.rollout: rollout or redis, config.verifier.service: verifier or redis}
     hint = "" if model or rollout or verifier else _NO_SERVICES
     with _stoppable(f"the same command goes on with what is in {config.eval_folder}", hint):
+        if fresh:
+            start_over(config)
         questions = load_benchmark_questions(config)
         services = nullcontext(Addresses(urls, token)) if model is None else local_services(config, model)
         with services as addresses, _counting(config.name, len(questions) * config.sampling.n) as advance:
