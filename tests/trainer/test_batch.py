@@ -70,7 +70,10 @@ def test_no_response_at_all_is_an_error(make_group: MakeGroup) -> None:
 
 
 REFERENCE = RewardConfig(
-    service="reference_reward", weight=0.9, options={"template": "verifree", "aggregation": "product"}
+    name="reference_reward",
+    service="reference_reward",
+    weight=0.9,
+    options={"template": "verifree", "aggregation": "product"},
 )
 
 

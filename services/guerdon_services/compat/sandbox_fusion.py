@@ -36,7 +36,7 @@ class RunCode(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     code: str
-    language: str = "python"
+    language: Annotated[str, Field(min_length=1)] = "python"
     stdin: str | None = None
     compile_timeout: Seconds = 10.0
     run_timeout: Seconds = 10.0

@@ -74,7 +74,7 @@ async def test_programs(http: httpx.AsyncClient) -> None:
 
 
 async def test_what_is_not_offered(http: httpx.AsyncClient) -> None:
-    for more in ({"language": "cobol"}, {"files": {"a": "b"}}, {"run_timeout": -1}):
+    for more in ({"language": "cobol"}, {"language": ""}, {"files": {"a": "b"}}, {"run_timeout": -1}):
         answer = await http.post("/run_code", json={**BODY, "code": "", **more})
         assert answer.status_code == 422, more
 
