@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from guerdon_trainer.config import RunConfig
-from guerdon_trainer.run_folder import FolderRefused, cut_after, open_folder, write_whole
+from guerdon_trainer.run_folder import FolderRefused, cut_after, exclusive, open_folder, write_whole
 
 Make = Callable[..., RunConfig]
 
@@ -21,6 +21,14 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(make_config: Make
         open_folder(make_config("loss.clip_low=1e-3"))
     folder = open_folder(make_config("loss.clip_low=1e-3"), fresh=True)
     assert yaml.safe_load(folder.config.read_text())["loss"]["clip_low"] == 1e-3
+
+
+def test_a_run_that_goes_on_keeps_its_settings(make_config: Make) -> None:
+    folder = open_folder(make_config())
+    before = folder.config.read_text()
+    with exclusive(folder), pytest.raises(FolderRefused, match="another process is running"):
+        open_folder(make_config("training.steps=9"))
+    assert folder.config.read_text() == before
 
 
 @pytest.mark.parametrize("config_yaml", [None, "name: mine\n", "{", "- 1\n"])

@@ -98,7 +98,7 @@ def open_folder(config: RunConfig, *, fresh: bool = False) -> RunFolder:
     """The run's folder with its config.yaml; `fresh` removes what is there.
 
     Raises:
-        FolderRefused: a run with other settings lies there, or `fresh` would remove a run that goes on, or no run.
+        FolderRefused: a run with other settings lies there, or one that goes on, or `fresh` would remove no run.
     """
     folder = RunFolder(config.run_folder)
     if fresh and folder.path.exists():
@@ -108,7 +108,8 @@ def open_folder(config: RunConfig, *, fresh: bool = False) -> RunFolder:
             shutil.rmtree(folder.path)
     refuse_changes(config, folder)
     folder.path.mkdir(parents=True, exist_ok=True)
-    write_whole(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    with exclusive(folder):
+        write_whole(folder.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
     return folder
 
 
