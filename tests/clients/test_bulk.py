@@ -226,4 +226,4 @@ def test_a_summary_counts_by_status() -> None:
     summary = Summary.of(results, seconds=2.0)
     assert (summary.count, summary.mean) == (3, 0.5)
     assert str(summary) == "3 samples: 2 ok, 1 timeout; mean reward 0.5000; 2.0 s, 2 samples/s"
-    assert str(Summary.of([])) == "0 samples: none"
+    assert str(Summary.of([])) == "no rows to score"
