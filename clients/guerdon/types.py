@@ -264,7 +264,7 @@ class Sampling(Message):
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=0.1, le=10)] = 1.0
     min_new_tokens: Annotated[int, Field(ge=0, lt=2**31)] = 0
     ignore_eos: bool = False
     raw_logprobs: bool = False

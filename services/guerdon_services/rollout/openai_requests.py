@@ -65,7 +65,7 @@ class _Request(BaseModel):
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=0.1, le=10)] = 1.0
     stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = []
     min_tokens: Annotated[int, Field(ge=0, lt=2**31)] = 0
     ignore_eos: bool = False

@@ -50,6 +50,13 @@ def test_min_p_is_a_share_of_the_best_tokens_probability() -> None:
     assert drawn_from(replace(row, min_p=0.5, top_p=0.6), logits) == {0}
 
 
+def test_extremes_draw_a_token_all_the_same() -> None:
+    row = replace(ROW, prompt_ids=(0,))
+    assert drawn_from(replace(row, top_p=5e-324, min_p=0.9), [0.0, 1.0, -1.0]) == {1}
+    assert drawn_from(replace(row, repetition_penalty=0.1, temperature=1e-9), [3.0, 1.0, -1.0]) == {0}
+    assert drawn_from(replace(row, stop_token_ids=(0, 1), min_new_tokens=4), [0.0, 0.5]) == {0, 1}
+
+
 def test_penalties_move_what_is_drawn_and_not_what_is_reported() -> None:
     row = replace(ROW, prompt_ids=(3,), temperature=0.0)
     logits = [1.0, 0.9, -1.0, 0.95]

@@ -60,10 +60,12 @@ class Sampler:
         uniform_B = self._uniforms_BT[:, self._step].to(logps_BV.device)
         drawn_BV = self._moved(logits_BV, logps_BV, temperature_B)
         self._step += 1
-        tokens_B = drawn_BV.argmax(-1)
-        if not greedy_B.all():
-            probs_BV = self._truncate(drawn_BV.double().exp())
-            tokens_B = torch.where(greedy_B, tokens_B, _invert(probs_BV, uniform_B))
+        if greedy_B.all():
+            tokens_B = drawn_BV.argmax(-1)
+        else:
+            tokens_B = _invert(self._truncate(drawn_BV.double().exp()), uniform_B)
+            if greedy_B.any():
+                tokens_B = torch.where(greedy_B, drawn_BV.argmax(-1), tokens_B)
         if self._penalties is not None:
             self._penalties.add(tokens_B)
         chosen_B1 = tokens_B[:, None]
@@ -73,7 +75,12 @@ class Sampler:
 
     def _moved(self, logits_BV: Tensor, logps_BV: Tensor, temperature_B: Tensor) -> Tensor:
         """Log-probs that are drawn from: those given, unless penalties apply or the end must not come yet."""
-        early = [index for index, least in enumerate(self._least) if self._step < least]
+        early = [
+            index
+            for index, least in enumerate(self._least)
+            # Where every token ends the response, one of them it is.
+            if self._step < least and len(self._end_tokens[index]) < logits_BV.shape[-1]
+        ]
         if self._penalties is None and not early:
             return logps_BV
         moved_BV = logits_BV.clone() if self._penalties is None else self._penalties.applied(logits_BV)
@@ -91,10 +98,11 @@ class Sampler:
         limit_B = torch.where(self._top_k_B == 0, vocabulary, self._top_k_B.clamp(max=vocabulary))
         rank_V = torch.arange(vocabulary, device=probs_BV.device)
         sorted_BV = sorted_BV * (rank_V < limit_B[:, None])
-        # A token is in the nucleus while those before it have less than top_p of what top-k left.
+        # A token is in the nucleus while those before it have less than top_p of what top-k left; the first always is,
+        # also where top_p is next to nothing.
         before_BV = sorted_BV.cumsum(-1) - sorted_BV
         nucleus_B = torch.where(self._top_p_B >= 1, torch.inf, self._top_p_B * sorted_BV.sum(-1))
-        sorted_BV = sorted_BV * (before_BV < nucleus_B[:, None])
+        sorted_BV = sorted_BV * ((before_BV < nucleus_B[:, None]) | (rank_V == 0))
         return torch.zeros_like(probs_BV).scatter(-1, order_BV, sorted_BV)
 
 
