@@ -84,7 +84,7 @@ def test_settings_of_another_run_are_found_out_before_anything_is_prepared(
     assert not passed
     assert "seed was 0 and is now 7" in table
     assert folder.config.read_bytes() == before
-    assert [path.name for path in folder.path.iterdir()] == ["config.yaml"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["config.yaml", "lock"]
 
 
 def test_too_little_memory_is_said_before_services_are_asked(
