@@ -57,18 +57,17 @@ def weights_cache(url: str) -> Path:
     return Path(cache) / "weights" / hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
-class FollowedModel:
-    """A model that follows a weights folder; until something is published there it is the initial one, version 0.
+class FollowedFolder:
+    """Which published weights serve; until something is published those of the model's own folder do, as version 0.
 
     `folder` is a plain Hugging Face folder, or itself a weights folder with versions. `weights_dir` is the
-    folder to follow or the URL of one, by default `folder`. A version that cannot be read leaves the old one
-    serving; versions at a URL are downloaded in the background, and taken up once they are complete.
+    folder to follow or the URL of one, by default `folder`. Versions at a URL are downloaded in the background.
 
     Raises:
         StoreError, OSError: nothing is known of the versions at the URL.
     """
 
-    def __init__(self, folder: Path, weights_dir: Path | str | None = None, *, device: str = "cpu") -> None:
+    def __init__(self, folder: Path, weights_dir: Path | str | None = None) -> None:
         self._downloads: Follower | None = None
         if isinstance(weights_dir, str):
             url, weights_dir = weights_dir, weights_cache(weights_dir)
@@ -77,18 +76,33 @@ class FollowedModel:
         first = weights.latest(self._followed)
         # Before loading: what is published anew meanwhile must be found to differ.
         self._loaded = weights.identity(first)
-        self.language_model = load(first.path if first else folder, device=device)
         self.version = first.version if first else 0
         #: The folder that the weights came from.
         self.path = first.path if first else folder
         self._refused: tuple[int, ...] | None = None
-        self._half_read = False
-        self._error = ""
 
     def close(self) -> None:
         """Download no more."""
         if self._downloads is not None:
             self._downloads.close()
+
+    def versions(self) -> VersionsResponse:
+        """The version that serves, and those in the folder that is followed."""
+        return VersionsResponse(current=self.version, versions=kept_versions(self._followed))
+
+
+class FollowedModel(FollowedFolder):
+    """A model that follows a weights folder; until something is published there it is the initial one.
+
+    A version that cannot be read leaves the old one serving; one at a URL is taken up once it is complete. Arguments
+    and errors are those of `FollowedFolder`.
+    """
+
+    def __init__(self, folder: Path, weights_dir: Path | str | None = None, *, device: str = "cpu") -> None:
+        super().__init__(folder, weights_dir)
+        self.language_model = load(self.path, device=device)
+        self._half_read = False
+        self._error = ""
 
     @property
     def model(self) -> PreTrainedModel:
@@ -99,10 +113,6 @@ class FollowedModel:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of the first version loaded."""
         return self.language_model.tokenizer
-
-    def versions(self) -> VersionsResponse:
-        """The version that is loaded, and those in the folder that is followed."""
-        return VersionsResponse(current=self.version, versions=kept_versions(self._followed))
 
     def refresh(self) -> bool:
         """Take up the latest published version, if it is another one; call before each batch.

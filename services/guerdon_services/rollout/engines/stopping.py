@@ -1,6 +1,7 @@
-"""Stop strings: where a response ends because of what it says."""
+"""Where a response ends: at a token, or because of what it says."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -34,3 +35,9 @@ def decode(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
     text = tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
     assert isinstance(text, str)
     return text
+
+
+def end_tokens(named: int | list[int] | None, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The ids that complete a response: those that the model's configuration names, else the tokenizer's."""
+    ids = cast(int | None, tokenizer.eos_token_id) if named is None else named
+    return frozenset([ids] if isinstance(ids, int) else ids or ())

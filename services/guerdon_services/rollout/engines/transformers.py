@@ -7,7 +7,7 @@ position ids; equal prompts are computed once; a row that has finished leaves th
 import inspect
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from guerdon.types import VersionsResponse
 from guerdon_services import models
 from guerdon_services.rollout.engine import Row, Sampled
 from guerdon_services.rollout.engines.sampling import Sampler
-from guerdon_services.rollout.engines.stopping import StopStrings, decode
+from guerdon_services.rollout.engines.stopping import StopStrings, decode, end_tokens
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.progress import report_progress
 
@@ -243,7 +243,4 @@ class _Progress:
 def _end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """The ids after which a response is complete: those of the generation config, else the tokenizer's."""
     generation = model.generation_config
-    ids: int | list[int] | None = None if generation is None else generation.eos_token_id
-    if ids is None:
-        ids = cast(int | None, tokenizer.eos_token_id)
-    return frozenset([ids] if isinstance(ids, int) else ids or ())
+    return end_tokens(None if generation is None else generation.eos_token_id, tokenizer)

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from guerdon.types import VersionsResponse
 from guerdon_services import models
 from guerdon_services.rollout.engine import Row, Sampled
-from guerdon_services.rollout.engines.stopping import StopStrings, decode
+from guerdon_services.rollout.engines.stopping import StopStrings, decode, end_tokens
 from guerdon_services.rollout.engines.vllm_updates import EngineDied, Updates
 from guerdon_services.rollout.engines.vllm_weights import Followed
 from guerdon_services.rollout.settings import RolloutSettings
@@ -252,7 +252,4 @@ def _end_tokens(folder: Path, config: dict[str, Any], tokenizer: PreTrainedToken
     """The ids after which a response is complete, found where transformers' `generate` looks for them."""
     generation = folder / "generation_config.json"
     named = json.loads(generation.read_text()) if generation.is_file() else config
-    ids: int | list[int] | None = named.get("eos_token_id")
-    if ids is None:
-        ids = cast(int | None, tokenizer.eos_token_id)
-    return frozenset([ids] if isinstance(ids, int) else ids or ())
+    return end_tokens(named.get("eos_token_id"), tokenizer)

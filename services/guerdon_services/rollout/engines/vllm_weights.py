@@ -9,10 +9,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from guerdon import weights
-from guerdon.mirrors import Follower
-from guerdon.types import VersionsResponse
 from guerdon_services.models import WeightsMismatch
-from guerdon_services.models.following import kept_versions, weights_cache
+from guerdon_services.models.following import FollowedFolder
 
 #: What `Followed.check` raises over a version that must not be taken up.
 Unfit = (WeightsMismatch, SafetensorError, OSError, ValueError)
@@ -27,10 +25,10 @@ class Found:
     identity: tuple[int, ...]
 
 
-class Followed:
+class Followed(FollowedFolder):
     """Follows a weights folder, or the URL of one, without reading tensors.
 
-    The same rules as `models.FollowedModel`: until something is published the model's own folder is version 0.
+    `path` is the folder whose weights serve, or served before a trainer sent some.
 
     Raises:
         FileNotFoundError: there is no model.
@@ -38,30 +36,11 @@ class Followed:
     """
 
     def __init__(self, model: Path, weights_dir: Path | str | None) -> None:
-        self._downloads: Follower | None = None
-        if isinstance(weights_dir, str):
-            url, weights_dir = weights_dir, weights_cache(weights_dir)
-            self._downloads = Follower(url, weights_dir)
-        self._folder = weights_dir or model
-        first = weights.latest(self._folder)
-        self._loaded = weights.identity(first)
-        self.version = first.version if first else 0
+        super().__init__(model, weights_dir)
         self._read_version = self.version
-        #: The folder whose weights serve, or served before a trainer sent some.
-        self.path = first.path if first else model
         if not (self.path / "config.json").is_file():
             raise FileNotFoundError(f"no model in {self.path}: it holds no config.json")
         self._shapes = tensor_shapes(self.path)
-        self._refused: tuple[int, ...] | None = None
-
-    def close(self) -> None:
-        """Download no more."""
-        if self._downloads is not None:
-            self._downloads.close()
-
-    def versions(self) -> VersionsResponse:
-        """The version that serves, and those in the folder."""
-        return VersionsResponse(current=self.version, versions=kept_versions(self._folder))
 
     def newer(self) -> Found | None:
         """The latest version, if it is another one than serves and was not refused.
@@ -69,7 +48,7 @@ class Followed:
         Raises:
             ValueError, OSError: the folder cannot be read.
         """
-        latest = weights.latest(self._folder)
+        latest = weights.latest(self._followed)
         identity = weights.identity(latest)
         if latest is None or identity is None or identity in (self._loaded, self._refused):
             return None
@@ -107,7 +86,7 @@ class Followed:
         """Where the folder that served is gone, let the newest whole version take its place: for a new engine."""
         if (self.path / "config.json").is_file():
             return
-        for one in reversed(weights.published(self._folder)):
+        for one in reversed(weights.published(self._followed)):
             identity = weights.identity(one)
             if identity is None:
                 continue
