@@ -189,16 +189,12 @@ def _without_nulls(value: Any) -> Any:
 
 def _json_rows(file: Path) -> Iterator[Row]:
     with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as lines:
-        numbered = enumerate(cast(Iterable[bytes], lines), start=1)
-        while True:
-            try:
-                number, line = next(numbered, (0, b""))
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise InvalidRequest(f"{file}: {error}") from error
-            if not number:
-                return
-            if line.strip():
-                yield _row(file, number, line)
+        try:
+            for number, line in enumerate(cast(Iterable[bytes], lines), start=1):
+                if line.strip():
+                    yield _row(file, number, line)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InvalidRequest(f"{file}: {error}") from error
 
 
 def _row(file: Path, number: int, line: bytes) -> Row:
