@@ -4,7 +4,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar, overload
 
 from anyio.from_thread import start_blocking_portal
 
@@ -14,6 +14,7 @@ from guerdon.types import (
     GenerateSample,
     Options,
     Result,
+    RolloutPiece,
     Sample,
     Sampling,
     ServiceInfo,
@@ -95,6 +96,7 @@ class Client:
             )
         )
 
+    @overload
     def generate_stream(
         self,
         samples: Sequence[GenerateSample],
@@ -103,10 +105,39 @@ class Client:
         min_version: int | None = None,
         timeout_s: float | None = None,
         key: str | None = None,
-    ) -> Generator[tuple[int, GenerateResult], None, None]:
+        each_rollout: Literal[False] = False,
+    ) -> Generator[tuple[int, GenerateResult], None, None]: ...
+
+    @overload
+    def generate_stream(
+        self,
+        samples: Sequence[GenerateSample],
+        sampling: Sampling,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+        each_rollout: bool,
+    ) -> Generator[tuple[int, GenerateResult | RolloutPiece], None, None]: ...
+
+    def generate_stream(
+        self,
+        samples: Sequence[GenerateSample],
+        sampling: Sampling,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+        each_rollout: bool = False,
+    ) -> Generator[tuple[int, GenerateResult | RolloutPiece], None, None]:
         """See `AsyncClient.generate_stream`."""
         stream = self._client.generate_stream(
-            samples, sampling, min_version=min_version, timeout_s=timeout_s, key=key
+            samples,
+            sampling,
+            min_version=min_version,
+            timeout_s=timeout_s,
+            key=key,
+            each_rollout=each_rollout,
         )
         return self._iterate(stream)
 

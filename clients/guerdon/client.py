@@ -7,7 +7,7 @@ What concerns one item is the `status` of its result; what concerns the whole re
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 from guerdon import tracing
 from guerdon._answers import built, check_answers, check_id
@@ -25,6 +25,7 @@ from guerdon.types import (
     Message,
     Options,
     Result,
+    RolloutPiece,
     Sample,
     Sampling,
     ScoreRequest,
@@ -140,6 +141,30 @@ class AsyncClient:
         check_answers(samples, response.results)
         return response.results
 
+    @overload
+    def generate_stream(
+        self,
+        samples: Sequence[GenerateSample],
+        sampling: Sampling,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+        each_rollout: Literal[False] = False,
+    ) -> AsyncGenerator[tuple[int, GenerateResult], None]: ...
+
+    @overload
+    def generate_stream(
+        self,
+        samples: Sequence[GenerateSample],
+        sampling: Sampling,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = None,
+        key: str | None = None,
+        each_rollout: bool,
+    ) -> AsyncGenerator[tuple[int, GenerateResult | RolloutPiece], None]: ...
+
     async def generate_stream(
         self,
         samples: Sequence[GenerateSample],
@@ -148,13 +173,27 @@ class AsyncClient:
         min_version: int | None = None,
         timeout_s: float | None = None,
         key: str | None = None,
-    ) -> AsyncGenerator[tuple[int, GenerateResult], None]:
-        """Each prompt's number and group as soon as it is there; breaks off as `score_stream` does."""
-        request = built(GenerateRequest, samples=list(samples), sampling=sampling, min_version=min_version)
+        each_rollout: bool = False,
+    ) -> AsyncGenerator[tuple[int, GenerateResult | RolloutPiece], None]:
+        """Each prompt's number and group as soon as it is there; breaks off as `score_stream` does.
+
+        With `each_rollout`, HTTP and gRPC also give each rollout of a group as it finishes, ahead of the group.
+        Such a piece is provisional: use what is made of it only if the group's result, which has the same
+        rollouts, is ok. All were begun by one version.
+        """
+        request = built(
+            GenerateRequest,
+            samples=list(samples),
+            sampling=sampling,
+            min_version=min_version,
+            each_rollout=each_rollout or None,
+        )
         async for index, item in self._stream(
             "generate", request, IndexedGeneration, samples, timeout_s, key
         ):
-            yield index, item.result
+            answer = item.result if item.piece is None else item.piece
+            assert answer is not None
+            yield index, answer
 
     async def update(self, request: UpdateRequest, *, timeout_s: float | None = None) -> UpdateResponse:
         """Have the service learn from outcomes; raises as `score` does."""
@@ -248,8 +287,9 @@ class AsyncClient:
                         raise InternalError(
                             f"the service answered sample {item.index}, which was not awaited"
                         )
-                    missing.remove(item.index)
-                    check_id(item.index, samples[item.index], item.result)
+                    if item.result is not None:
+                        missing.remove(item.index)
+                        check_id(item.index, samples[item.index], item.result)
                     yield item.index, item
                     item = await anext(stream, None)
             finally:

@@ -36,6 +36,7 @@ from guerdon.types import (
     IndexedResult,
     Message,
     Result,
+    RolloutPiece,
     Sample,
     Sampling,
     ScoreRequest,
@@ -186,6 +187,13 @@ class StubService:
         self._server = None
 
 
+def _lines(groups: Iterator[GenerateResult], *, each_rollout: bool) -> Iterator[IndexedGeneration]:
+    for index, group in enumerate(groups):
+        for number, rollout in enumerate(group.rollouts if each_rollout else ()):
+            yield IndexedGeneration(index=index, piece=RolloutPiece(number=number, rollout=rollout))
+        yield IndexedGeneration(index=index, result=group)
+
+
 def _ms_since(begun: float) -> float:
     return (time.perf_counter() - begun) * 1000
 
@@ -299,9 +307,10 @@ class _Handler(BaseHTTPRequestHandler):
                 )
             case GenerateRequest():
                 groups = (self.stub.generate_one(sample, request.sampling) for sample in request.samples)
-                rows = (IndexedGeneration(index=index, result=group) for index, group in enumerate(groups))
                 self._items(
-                    rows, lambda items: GenerateResponse(results=[one.result for one in items]), failure
+                    _lines(groups, each_rollout=bool(request.each_rollout)),
+                    lambda items: GenerateResponse(results=[one.result for one in items if one.result]),
+                    failure,
                 )
             case _:
                 assert isinstance(request, UpdateRequest)

@@ -8,7 +8,16 @@ import math
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 
 class JsonText:
@@ -280,11 +289,16 @@ class GenerateSample(Message):
 
 
 class GenerateRequest(Message):
-    """A batch of prompts that share sampling parameters."""
+    """A batch of prompts that share sampling parameters.
+
+    With `each_rollout` a streamed answer also gives each rollout as it finishes; other answers are the same.
+    """
 
     samples: list[GenerateSample]
     sampling: Sampling = Sampling()
     min_version: Version | None = None
+    #: None is no; services from before there was a choice refuse any word about it.
+    each_rollout: bool | None = None
 
 
 class Rollout(Message):
@@ -329,11 +343,33 @@ class GenerateResponse(Message):
     results: list[GenerateResult]
 
 
+class RolloutPiece(Message):
+    """A finished rollout, number `number` of a group that is not complete yet.
+
+    Provisional: it counts only if the group's result, which has it again, is ok.
+    """
+
+    number: Annotated[int, Field(ge=0)]
+    rollout: Rollout
+
+
 class IndexedGeneration(Message):
-    """One item of a streamed generation: the result of prompt number `index`."""
+    """One item of a streamed generation: the result of prompt number `index`, or a rollout ahead of it."""
 
     index: int
-    result: GenerateResult
+    result: GenerateResult | None = None
+    piece: RolloutPiece | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.result is None) == (self.piece is None):
+            raise ValueError("either result or piece must be given")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_the_other(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Clients from before there were pieces refuse a field that they do not know, even if it is null.
+        return {name: value for name, value in handler(self).items() if value is not None}
 
 
 class UpdateRequest(Message):

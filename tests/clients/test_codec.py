@@ -130,6 +130,8 @@ def build(cls: type[Message], given: dict[str, Any]) -> Message:
         given["token_ids"] = given.get("token_ids", [])[: count or None]
     if cls is types.GenerateResult:
         given["status"] = Status.OK if given.get("rollouts") else Status.TIMEOUT
+    if cls is types.IndexedGeneration and (given.get("piece") is None) == (given.get("result") is None):
+        given |= {"piece": None, "result": types.GenerateResult(status=Status.TIMEOUT)}
     return cls(**given)
 
 

@@ -68,6 +68,9 @@ class QueueTransport:
     ) -> AsyncGenerator[M, None]:
         """The results in the order in which they come; see `Transport.stream`."""
         assert isinstance(request, ScoreRequest | GenerateRequest)
+        if isinstance(request, GenerateRequest):
+            # An entry has one answer, so that nothing comes ahead of it.
+            request = request.model_copy(update={"each_rollout": None})
         deadline = Deadline(timeout_s, f"the queue of {self._service}")
         async with aclosing(self._results(operation, request, deadline, key)) as results:
             async for index, result in results:

@@ -54,14 +54,16 @@ class GenerateSample(_message.Message):
     def __init__(self, id: _Optional[str] = ..., prompt: _Optional[_Union[_reward_pb2.Prompt, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("samples", "sampling", "min_version")
+    __slots__ = ("samples", "sampling", "min_version", "each_rollout")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     MIN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EACH_ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     samples: _containers.RepeatedCompositeFieldContainer[GenerateSample]
     sampling: Sampling
     min_version: int
-    def __init__(self, samples: _Optional[_Iterable[_Union[GenerateSample, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., min_version: _Optional[int] = ...) -> None: ...
+    each_rollout: bool
+    def __init__(self, samples: _Optional[_Iterable[_Union[GenerateSample, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., min_version: _Optional[int] = ..., each_rollout: bool = ...) -> None: ...
 
 class Rollout(_message.Message):
     __slots__ = ("response", "token_ids", "logprobs", "finish_reason", "model_version", "raw_logprobs", "last_version")
@@ -109,10 +111,20 @@ class GenerateResponse(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[GenerateResult]
     def __init__(self, results: _Optional[_Iterable[_Union[GenerateResult, _Mapping]]] = ...) -> None: ...
 
+class RolloutPiece(_message.Message):
+    __slots__ = ("number", "rollout")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    rollout: Rollout
+    def __init__(self, number: _Optional[int] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ...) -> None: ...
+
 class IndexedGeneration(_message.Message):
-    __slots__ = ("index", "result")
+    __slots__ = ("index", "result", "piece")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
     index: int
     result: GenerateResult
-    def __init__(self, index: _Optional[int] = ..., result: _Optional[_Union[GenerateResult, _Mapping]] = ...) -> None: ...
+    piece: RolloutPiece
+    def __init__(self, index: _Optional[int] = ..., result: _Optional[_Union[GenerateResult, _Mapping]] = ..., piece: _Optional[_Union[RolloutPiece, _Mapping]] = ...) -> None: ...

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import structlog
 
@@ -28,6 +28,7 @@ from guerdon.types import (
 from guerdon_services.runtime import duplicates, sizes, stamping
 from guerdon_services.runtime.batcher import Batcher
 from guerdon_services.runtime.lane import Lane, contained
+from guerdon_services.runtime.listening import Inbox, Listener
 from guerdon_services.runtime.metrics import Metrics, OperationMetrics
 from guerdon_services.runtime.scorer import (
     AnyScorer,
@@ -251,17 +252,24 @@ class Dispatcher:
         timeout_s: float | None = None,
         *,
         bounded: bool = True,
+        listening: Literal["rollouts", "tokens"] | None = None,
     ) -> Submission[GenerateResult]:
-        """Admit a generate request whole; as `begin_score`."""
+        """Admit a generate request whole; as `begin_score`. Rollouts or tokens come ahead where the door listens."""
         if self._generate is None:
             raise self._lacks("generate")
         self._admit(self._generate, len(parsed.samples), bounded)
         sampling, min_version = parsed.envelope.sampling, parsed.envelope.min_version
+        inbox = None if listening is None else Inbox()
         jobs = [
             Failure(Status.INVALID_INPUT, sample.reason)
             if isinstance(sample, BadItem)
-            else GenerateJob(sample, sampling, min_version)
-            for sample in parsed.samples
+            else GenerateJob(
+                sample,
+                sampling,
+                min_version,
+                None if inbox is None else Listener(inbox, index, tokens=listening == "tokens"),
+            )
+            for index, sample in enumerate(parsed.samples)
         ]
         return await self._submit(
             self._generate,
@@ -269,6 +277,7 @@ class Dispatcher:
             partial(stamping.generations, self.service),
             timeout_s,
             ids=[sample.id for sample in parsed.samples],
+            inbox=inbox,
         )
 
     async def begin_update(
@@ -300,6 +309,7 @@ class Dispatcher:
         ids: Sequence[str | None],
         tokens: Callable[[JobT], int] | None = None,
         places: duplicates.Places | None = None,
+        inbox: Inbox | None = None,
     ) -> Submission[AnswerT]:
         def finish(
             names: Sequence[str | None], values: Sequence[AnswerT | Failure], ran: Ran
@@ -309,7 +319,7 @@ class Dispatcher:
                 operation.metrics.items[status].inc(count)
             return answers
 
-        submission = Submission(ids, finish, places)
+        submission = Submission(ids, finish, places, inbox)
         if places is not None:
             jobs = [jobs[place[0]] for place in places]
         counts = None

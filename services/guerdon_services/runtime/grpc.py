@@ -163,11 +163,14 @@ class _Handlers:
     def _stream(self, native: Native[Any, Any]) -> Any:
         async def handler(body: bytes, context: Context) -> AsyncIterator[bytes]:
             async with self._answering(native.name, context):
-                submission = await native.begin(await read(native.parse_proto, body))
+                begin = native.begin_stream or native.begin
+                submission = await begin(await read(native.parse_proto, body))
                 async with aclosing(submission.chunks()) as chunks:
                     async for chunk in chunks:
                         for index, answer in chunk:
-                            yield native.line_written(self._dispatcher.service, index, answer, encoded)
+                            line = native.line_written(self._dispatcher.service, index, answer, encoded)
+                            if line is not None:
+                                yield line
 
         return _grpc.unary_stream_rpc_method_handler(handler)
 

@@ -112,9 +112,11 @@ async def _answer(request: Request, native: Native[Any, Any], service: AnyServic
     """The answer, or None when the client left before it came."""
     timeout_s = _timeout_s(request)
     body = await request.body()
-    submission = await native.begin(await read(native.parse_json, body), timeout_s)
+    parsed = await read(native.parse_json, body)
     if native.line is not None and NDJSON in request.headers.get("accept", ""):
-        return _Lines(submission, native, service)
+        begin = native.begin_stream or native.begin
+        return _Lines(await begin(parsed, timeout_s), native, service)
+    submission = await native.begin(parsed, timeout_s)
     watcher = asyncio.create_task(_cancel_when_gone(request.receive, submission))
     try:
         results = await submission.all()
@@ -148,7 +150,7 @@ class _Lines(Response):
                 lines = [
                     self._native.line_written(self._service, index, answer, _json) for index, answer in chunk
                 ]
-                text = "\n".join([*lines, ""])
+                text = "\n".join([*(line for line in lines if line is not None), ""])
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
         finally:
             watcher.cancel()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import structlog
@@ -13,10 +14,12 @@ from guerdon.types import (
     GenerateRequest,
     GenerateResponse,
     GenerateResult,
+    GenerateSample,
     IndexedGeneration,
     IndexedResult,
     Message,
     Result,
+    RolloutPiece,
     ScoreRequest,
     ScoreResponse,
     Status,
@@ -25,6 +28,7 @@ from guerdon.types import (
 )
 from guerdon_services.runtime import protobuf, stamping, validation
 from guerdon_services.runtime.dispatch import Dispatcher
+from guerdon_services.runtime.listening import Piece
 from guerdon_services.runtime.scorer import AnyService
 from guerdon_services.runtime.submission import NOT_RUN, Failure, Submission
 
@@ -63,11 +67,18 @@ class Native(Generic[ParsedT, AnswerT]):
     refused: Callable[[AnyService, str, Failure], AnswerT]
     #: One streamed item; None where there is only one answer.
     line: type[Message] | None = None
+    #: As `begin`, for an answer that is streamed, where that makes a difference.
+    begin_stream: Begin[ParsedT, AnswerT] | None = None
 
-    def indexed(self, index: int, answer: AnswerT) -> Message:
-        """The streamed form of one answer."""
+    def indexed(self, index: int, answer: AnswerT | Piece) -> Message | None:
+        """The streamed form of one answer, or of what comes ahead of it; None where that has none."""
         assert self.line is not None
-        return self.line.model_construct(index=index, result=answer)
+        if not isinstance(answer, Piece):
+            return self.line.model_construct(index=index, result=answer)
+        if answer.rollout is None:
+            return None
+        piece = RolloutPiece.model_construct(number=answer.number, rollout=answer.rollout)
+        return self.line.model_construct(index=index, piece=piece)
 
     def written(self, service: AnyService, answers: Sequence[AnswerT], write: Callable[[Message], T]) -> T:
         """The whole answer in the form of a door. One that has no such form is a failure, and costs no neighbour."""
@@ -77,13 +88,18 @@ class Native(Generic[ParsedT, AnswerT]):
             return write(self.gather([self._writable(service, one, write) for one in answers]))
 
     def line_written(
-        self, service: AnyService, index: int, answer: AnswerT, write: Callable[[Message], T]
-    ) -> T:
-        """One streamed item; as `written`."""
+        self, service: AnyService, index: int, answer: AnswerT | Piece, write: Callable[[Message], T]
+    ) -> T | None:
+        """One streamed item; as `written`. None where there is nothing to write: pieces may be left out."""
         try:
-            return write(self.indexed(index, answer))
+            message = self.indexed(index, answer)
+            return None if message is None else write(message)
         except Exception:
-            return write(self.indexed(index, self._writable(service, answer, write)))
+            if isinstance(answer, Piece):
+                return None  # the result has it again, and will say
+            message = self.indexed(index, self._writable(service, answer, write))
+            assert message is not None
+            return write(message)
 
     def _writable(self, service: AnyService, answer: AnswerT, write: Callable[[Message], T]) -> AnswerT:
         message = cast(Any, answer)
@@ -123,6 +139,7 @@ def natives(dispatcher: Dispatcher) -> list[Native[Any, Any]]:
             gather=_generations,
             refused=lambda service, _, failure: stamping.generations(service, [None], [failure], NOT_RUN)[0],
             line=IndexedGeneration,
+            begin_stream=partial(_begin_rollouts, dispatcher),
         ),
         Native(
             name="update",
@@ -136,6 +153,17 @@ def natives(dispatcher: Dispatcher) -> list[Native[Any, Any]]:
         ),
     ]
     return [native for native in every if native.name in dispatcher.operations]
+
+
+async def _begin_rollouts(
+    dispatcher: Dispatcher,
+    parsed: validation.Parsed[GenerateRequest, GenerateSample],
+    timeout_s: float | None = None,
+    *,
+    bounded: bool = True,
+) -> Submission[GenerateResult]:
+    listening = "rollouts" if parsed.envelope.each_rollout else None
+    return await dispatcher.begin_generate(parsed, timeout_s, bounded=bounded, listening=listening)
 
 
 async def read(parse: Callable[[bytes], ParsedT], body: bytes) -> ParsedT:

@@ -23,6 +23,7 @@ from guerdon.types import (
     UpdateResponse,
     VersionsResponse,
 )
+from guerdon_services.runtime.listening import Listener
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -87,11 +88,15 @@ class ScoreJob(Generic[OptionsT]):
 
 @dataclass(frozen=True)
 class GenerateJob:
-    """One prompt with the sampling parameters of the request it came in."""
+    """One prompt with the sampling parameters of the request it came in.
+
+    `listener` hears of the group while it is sampled, where somebody wants to; a service need not tell it anything.
+    """
 
     sample: GenerateSample
     sampling: Sampling
     min_version: int | None = None
+    listener: Listener | None = None
 
 
 class Service(ABC, Generic[SettingsT]):

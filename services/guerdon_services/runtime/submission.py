@@ -9,6 +9,7 @@ import structlog
 
 from guerdon.types import Status
 from guerdon_services.runtime import origin
+from guerdon_services.runtime.listening import Inbox, Piece
 
 ResultT = TypeVar("ResultT")
 
@@ -53,6 +54,7 @@ class Submission(Generic[ResultT]):
 
     `ids` are the client's own names of the items. `finish` makes the final result of each item, exactly once. Every
     item gets one, except after `cancel`. Where items are the same, `places` says which ones each outcome is for.
+    Pieces of results under way come in `inbox`, where somebody listens.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Submission(Generic[ResultT]):
         ids: Sequence[str | None],
         finish: Finish[ResultT],
         places: Sequence[Sequence[int]] | None = None,
+        inbox: Inbox | None = None,
     ) -> None:
         self._places = [(index,) for index in range(len(ids))] if places is None else places
         self._results: list[ResultT | None] = [None] * len(ids)
@@ -71,6 +74,9 @@ class Submission(Generic[ResultT]):
         self._fresh: list[int] = []
         self._news = asyncio.Event()
         self._on_end: Callable[[], None] | None = None
+        self._inbox = inbox
+        if inbox is not None:
+            inbox.news = self._news.set
         self.cancelled = False
         #: When its items were lined up (monotonic seconds).
         self.admitted = 0.0
@@ -155,20 +161,35 @@ class Submission(Generic[ResultT]):
             self.cancel()
         return [result for result in self._results if result is not None]
 
-    async def chunks(self) -> AsyncGenerator[list[tuple[int, ResultT]], None]:
-        """Results with their indices as they finish, in lists of all that finished at the same time."""
+    async def chunks(self) -> AsyncGenerator[list[tuple[int, ResultT | Piece]], None]:
+        """Results with their indices as they finish, in lists of all that finished at the same time.
+
+        Where somebody listens, pieces of them come ahead.
+        """
         try:
             while self._fresh or not self.done:
-                if not self._fresh:
+                if not self._fresh and not self._inbox:
                     self._news.clear()
                     await self._news.wait()
                     continue
                 fresh, self._fresh = self._fresh, []
-                yield [(index, result) for index in fresh if (result := self._results[index]) is not None]
+                news: list[tuple[int, ResultT | Piece]] = [*self._pieces(fresh)]
+                news += [(index, result) for index in fresh if (result := self._results[index]) is not None]
+                if news:
+                    yield news
         finally:
             self.cancel()
+            if self._inbox is not None:
+                self._inbox.close()
+
+    def _pieces(self, fresh: Sequence[int]) -> list[tuple[int, Piece]]:
+        """The pieces that have come, but for those of a result that was given out: its deadline may have passed."""
+        pieces = [] if self._inbox is None else self._inbox.take()
+        return [one for one in pieces if one[0] in fresh or self._results[one[0]] is None]
 
     def _ended(self) -> None:
+        if self._inbox is not None and self.cancelled:
+            self._inbox.close()
         callback, self._on_end = self._on_end, None
         if callback is not None:
             callback()

@@ -1,0 +1,117 @@
+"""Who wants to hear of a group while it is sampled: pieces on their way from the service's threads to a door.
+
+Pieces are provisional: only the group's own result says whether they count. Doors that do not stream have no
+listener, and cost nothing. A slow reader holds up nobody: what it has not taken waits, and is never more than the
+tokens of its groups.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from guerdon.types import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What rollout `number` of a group grew by.
+
+    The `text` of all pieces of a rollout is its response; nothing that comes later changes what was given. `rollout`
+    is the whole of it, with its last piece.
+    """
+
+    number: int
+    #: The version that began the group.
+    version: int
+    prompt_token_ids: Sequence[int]
+    token_ids: Sequence[int] = ()
+    #: Nats, of `token_ids`.
+    logprobs: Sequence[float] = ()
+    text: str = ""
+    rollout: Rollout | None = None
+
+    def and_then(self, later: "Piece") -> "Piece":
+        """This piece and the next one of the same rollout as one."""
+        return Piece(
+            number=self.number,
+            version=self.version,
+            prompt_token_ids=self.prompt_token_ids,
+            token_ids=[*self.token_ids, *later.token_ids],
+            logprobs=[*self.logprobs, *later.logprobs],
+            text=self.text + later.text,
+            rollout=later.rollout,
+        )
+
+
+class Inbox:
+    """The pieces of one request that its door has not taken yet.
+
+    `news` is called on the event loop, soon after each.
+    """
+
+    def __init__(self) -> None:
+        self.news: Callable[[], None] = lambda: None
+        self._loop = asyncio.get_running_loop()
+        self._pieces: deque[tuple[int, Piece]] = deque()
+        self._rung = False
+        self._closed = False
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody reads it any more."""
+        return self._closed
+
+    def put(self, index: int, piece: Piece) -> None:
+        """Take a piece of item number `index`; called from any thread."""
+        if self._closed:
+            return
+        self._pieces.append((index, piece))
+        if not self._rung:
+            self._rung = True
+            with suppress(RuntimeError):  # the event loop has ended: the process does, too
+                self._loop.call_soon_threadsafe(self._ring)
+
+    def take(self) -> list[tuple[int, Piece]]:
+        """What has come, in order; of each rollout in one piece."""
+        taken: dict[tuple[int, int], Piece] = {}
+        for _ in range(len(self._pieces)):
+            index, piece = self._pieces.popleft()
+            earlier = taken.get((index, piece.number))
+            taken[index, piece.number] = piece if earlier is None else earlier.and_then(piece)
+        return [(index, piece) for (index, _), piece in taken.items()]
+
+    def close(self) -> None:
+        """Take and keep nothing more."""
+        self._closed = True
+        self._pieces.clear()
+
+    def _ring(self) -> None:
+        self._rung = False
+        self.news()
+
+
+class Listener:
+    """Hears of one group while it is sampled; a service calls it from its own threads."""
+
+    def __init__(self, inbox: Inbox, index: int, *, tokens: bool) -> None:
+        #: Whether it wants tokens as they are sampled, or each rollout once it is whole.
+        self.tokens = tokens
+        #: Whether something was given out: from then on the group may not be begun anew by other weights.
+        self.told = False
+        self._inbox = inbox
+        self._index = index
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for the group any more."""
+        return self._inbox.closed
+
+    def hear(self, piece: Piece) -> None:
+        """Pass a piece on."""
+        self.told = True
+        self._inbox.put(self._index, piece)
