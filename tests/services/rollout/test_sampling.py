@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from guerdon_services import models
 from guerdon_services.rollout.engine import Row, Sampled
-from guerdon_services.rollout.engines.sampling import Sampler
+from guerdon_services.rollout.engines.sampling import Sampler, _invert
 from guerdon_services.rollout.engines.transformers import TransformersEngine
 from guerdon_services.rollout.settings import RolloutSettings
 
@@ -135,3 +137,20 @@ def test_raw_logprobs_are_at_temperature_1(
 def test_without_a_seed_samples_differ(engine: TransformersEngine) -> None:
     rows = [replace(ROW, seed=None)] * 4
     assert len({tuple(sampled.token_ids) for sampled in engine.generate(rows)}) == 4
+
+
+@given(st.sampled_from([1, 30, 256, 257, 1000, 5120]), st.integers(0, 2**32), st.data())
+def test_large_vocabularies_are_drawn_block_by_block_like_small_ones(
+    vocabulary: int, seed: int, data: st.DataObject
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    masses_1V = torch.rand(1, vocabulary, generator=generator) ** 8
+    masses_1V *= torch.rand(1, vocabulary, generator=generator) > data.draw(st.sampled_from([0.0, 0.5, 0.99]))
+    masses_1V[0, data.draw(st.integers(0, vocabulary - 1))] = 1.0
+    uniform = data.draw(st.floats(0, 1, exclude_max=True))
+    [token] = _invert(masses_1V, torch.tensor([uniform], dtype=torch.float64)).tolist()
+    cumulative_V = masses_1V[0].double().cumsum(-1)
+    before, after = cumulative_V[token] - masses_1V[0, token], cumulative_V[token]
+    assert masses_1V[0, token] > 0
+    # Sums of a block are fp32: a share within a millionth of a boundary may fall on either side.
+    assert before / cumulative_V[-1] - 1e-6 <= uniform <= after / cumulative_V[-1] + 1e-6

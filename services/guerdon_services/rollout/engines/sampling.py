@@ -1,6 +1,6 @@
 """From logits to sampled tokens, each row under parameters of its own.
 
-Shapes: B rows, V vocabulary.
+Shapes: B rows, V vocabulary, S blocks of W neighbouring tokens. A token's mass is its probability but for a factor.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,8 @@ from guerdon_services.rollout.engine import Row
 
 #: Colder than this, logits divided by their temperature leave fp32; the draw has long been that of the best token.
 _COLDEST = 1e-30
+#: Tokens of a block. Cumulative sums over a whole vocabulary are slow: first a block is drawn, then a token of it.
+_BLOCK = 256
 
 
 class Sampler:
@@ -56,25 +58,23 @@ class Sampler:
         logits_BV = logits_BV.float()
         greedy_B = self._temperature_B == 0
         temperature_B = torch.where(greedy_B, 1.0, self._temperature_B.clamp(min=_COLDEST))
-        logps_BV = (logits_BV / temperature_B[:, None]).log_softmax(-1)
-        uniform_B = self._uniforms_BT[:, self._step].to(logps_BV.device)
-        drawn_BV = self._moved(logits_BV, logps_BV, temperature_B)
+        scaled_BV = logits_BV / temperature_B[:, None]
+        drawn_BV = self._moved(logits_BV, scaled_BV, temperature_B)
+        uniform_B = self._uniforms_BT[:, self._step].to(logits_BV.device)
         self._step += 1
         if greedy_B.all():
             tokens_B = drawn_BV.argmax(-1)
         else:
-            tokens_B = _invert(self._truncate(drawn_BV.double().exp()), uniform_B)
+            tokens_B = _invert(self._truncate(_masses(drawn_BV)), uniform_B)
             if greedy_B.any():
                 tokens_B = torch.where(greedy_B, drawn_BV.argmax(-1), tokens_B)
         if self._penalties is not None:
             self._penalties.add(tokens_B)
-        chosen_B1 = tokens_B[:, None]
-        taken_B = logps_BV.gather(-1, chosen_B1)[:, 0]
-        raw_B = logits_BV.log_softmax(-1).gather(-1, chosen_B1)[:, 0] if self._raw else taken_B
-        return tokens_B, taken_B, raw_B
+        taken_B = _logps(scaled_BV, tokens_B)
+        return tokens_B, taken_B, _logps(logits_BV, tokens_B) if self._raw else taken_B
 
-    def _moved(self, logits_BV: Tensor, logps_BV: Tensor, temperature_B: Tensor) -> Tensor:
-        """Log-probs that are drawn from: those given, unless penalties apply or the end must not come yet."""
+    def _moved(self, logits_BV: Tensor, scaled_BV: Tensor, temperature_B: Tensor) -> Tensor:
+        """Logits that are drawn from: `scaled_BV`, unless penalties apply or the end must not come yet."""
         early = [
             index
             for index, least in enumerate(self._least)
@@ -82,28 +82,28 @@ class Sampler:
             if self._step < least and len(self._end_tokens[index]) < logits_BV.shape[-1]
         ]
         if self._penalties is None and not early:
-            return logps_BV
+            return scaled_BV
         moved_BV = logits_BV.clone() if self._penalties is None else self._penalties.applied(logits_BV)
         for index in early:
             moved_BV[index, sorted(self._end_tokens[index])] = -torch.inf
-        return (moved_BV / temperature_B[:, None]).log_softmax(-1)
+        return moved_BV / temperature_B[:, None]
 
-    def _truncate(self, probs_BV: Tensor) -> Tensor:
-        """Zero what min-p, top-k and then top-p exclude; the rest is not normalised again."""
+    def _truncate(self, masses_BV: Tensor) -> Tensor:
+        """Zero what min-p, top-k and then top-p exclude."""
         if not self._truncates:
-            return probs_BV
-        vocabulary = probs_BV.shape[-1]
-        least_B1 = self._min_p_B[:, None] * probs_BV.amax(-1, keepdim=True)
-        sorted_BV, order_BV = (probs_BV * (probs_BV >= least_B1)).sort(dim=-1, descending=True, stable=True)
+            return masses_BV
+        masses_BV, vocabulary = masses_BV.double(), masses_BV.shape[-1]
+        least_B1 = self._min_p_B[:, None] * masses_BV.amax(-1, keepdim=True)
+        sorted_BV, order_BV = (masses_BV * (masses_BV >= least_B1)).sort(dim=-1, descending=True, stable=True)
         limit_B = torch.where(self._top_k_B == 0, vocabulary, self._top_k_B.clamp(max=vocabulary))
-        rank_V = torch.arange(vocabulary, device=probs_BV.device)
+        rank_V = torch.arange(vocabulary, device=masses_BV.device)
         sorted_BV = sorted_BV * (rank_V < limit_B[:, None])
         # A token is in the nucleus while those before it have less than top_p of what top-k left; the first always is,
         # also where top_p is next to nothing.
         before_BV = sorted_BV.cumsum(-1) - sorted_BV
         nucleus_B = torch.where(self._top_p_B >= 1, torch.inf, self._top_p_B * sorted_BV.sum(-1))
         sorted_BV = sorted_BV * ((before_BV < nucleus_B[:, None]) | (rank_V == 0))
-        return torch.zeros_like(probs_BV).scatter(-1, order_BV, sorted_BV)
+        return torch.zeros_like(masses_BV).scatter(-1, order_BV, sorted_BV)
 
 
 class _Penalties:
@@ -153,10 +153,37 @@ def _uniforms(row: Row, steps: int) -> Tensor:
     return torch.nn.functional.pad(drawn, (0, steps - row.max_new_tokens))
 
 
-def _invert(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """The first token whose cumulative probability exceeds the uniform number's share of the whole."""
-    cumulative_BV = probs_BV.cumsum(-1)
+def _masses(logits_BV: Tensor) -> Tensor:
+    """Probabilities by that of the likeliest token."""
+    return (logits_BV - logits_BV.amax(-1, keepdim=True)).exp_()
+
+
+def _logps(logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
+    """Log-probs (nats) of one token a row, of shape B."""
+    return logits_BV.gather(-1, tokens_B[:, None])[:, 0] - logits_BV.logsumexp(-1)
+
+
+def _invert(masses_BV: Tensor, uniform_B: Tensor) -> Tensor:
+    """The first token whose cumulative mass exceeds the uniform number's share of the whole."""
+    vocabulary = masses_BV.shape[-1]
+    if vocabulary <= _BLOCK:
+        return _first_above(masses_BV.double(), uniform_B)[0]
+    body = vocabulary // _BLOCK * _BLOCK
+    sums_BS = masses_BV[:, :body].unflatten(-1, (-1, _BLOCK)).sum(-1)
+    rest_B1 = masses_BV[:, body:].sum(-1, keepdim=True)
+    block_B, within_B = _first_above(torch.cat([sums_BS, rest_B1], -1).double(), uniform_B)
+    token_BW = block_B[:, None] * _BLOCK + torch.arange(_BLOCK, device=masses_BV.device)
+    masses_BW = masses_BV.gather(-1, token_BW.clamp(max=vocabulary - 1)).double() * (token_BW < vocabulary)
+    return block_B * _BLOCK + _first_above(masses_BW, within_B)[0]
+
+
+def _first_above(masses_BV: Tensor, share_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The first item whose cumulative mass exceeds a share of the whole, and how far into the item that share is."""
+    cumulative_BV = masses_BV.cumsum(-1)
     total_B = cumulative_BV[:, -1]
-    # Rounding must not reach the total: a token of probability zero would be drawn.
-    target_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
-    return torch.searchsorted(cumulative_BV, target_B[:, None], right=True)[:, 0]
+    # Rounding must not reach the total: an item without mass would be drawn.
+    target_B = torch.minimum(share_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
+    item_B = torch.searchsorted(cumulative_BV, target_B[:, None], right=True)[:, 0]
+    mass_B = masses_BV.gather(-1, item_B[:, None])[:, 0]
+    before_B = cumulative_BV.gather(-1, item_B[:, None])[:, 0] - mass_B
+    return item_B, ((target_B - before_B) / mass_B).clamp(0, 1)

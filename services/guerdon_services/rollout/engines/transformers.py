@@ -16,6 +16,7 @@ from transformers import DynamicCache, PreTrainedTokenizerBase
 from guerdon.types import VersionsResponse
 from guerdon_services import models
 from guerdon_services.rollout.engine import Row, Sampled
+from guerdon_services.rollout.engines.kv_cache import roomy_cache
 from guerdon_services.rollout.engines.sampling import Sampler
 from guerdon_services.rollout.engines.stopping import StopStrings, decode, end_tokens
 from guerdon_services.rollout.settings import RolloutSettings
@@ -126,7 +127,7 @@ class TransformersEngine:
             drawn = zip(tokens_B.tolist(), logps_B.tolist(), raws_B.tolist(), strict=True)
             for one, (token, logp, raw) in zip(active, drawn, strict=True):
                 one.add(token, logp, raw)
-            going = [index for index, one in enumerate(active) if one.finish_reason is None]
+            going = _closed_up([one.finish_reason is None for one in active])
             if not going:
                 return [one.result() for one in progress]
             if len(going) < len(active):
@@ -147,7 +148,7 @@ class TransformersEngine:
             ids_UT[number, width - len(prompt) :] = torch.tensor(prompt)
             mask_UT[number, width - len(prompt) :] = 1
         state = _State(
-            cache=DynamicCache(config=self._model.config),
+            cache=roomy_cache(self._model.config),
             # Without padding the attention needs no mask, and is faster.
             mask_BT=None if bool(mask_UT.all()) else mask_UT.to(self._device),
             position_B=mask_UT.sum(-1).to(self._device),
@@ -177,6 +178,13 @@ class TransformersEngine:
             **{self._cache_name: state.cache},
         )
         return output.logits[:, -1]
+
+
+def _closed_up(going: Sequence[bool]) -> list[int]:
+    """The rows that go on, where each hole is filled by the last of them, so that few rows change places."""
+    rows = [index for index, goes in enumerate(going) if goes]
+    tail = [index for index in rows if index >= len(rows)]
+    return [index if going[index] else tail.pop() for index in range(len(rows))]
 
 
 class _State:
