@@ -16,6 +16,7 @@ from guerdon.stores import is_url
 from guerdon.types import ModelVersion, VersionsResponse
 from guerdon_services.models.loading import (
     HalfRead,
+    LanguageModel,
     WeightsMismatch,
     device_memory,
     load,
@@ -33,6 +34,10 @@ from guerdon_services.runtime.scorer import (
 
 _log = structlog.get_logger(__name__)
 
+_NO_ADAPTERS = (
+    "it holds a LoRA adapter, and only the rollout service's vLLM takes up adapters; publish merged weights"
+)
+
 
 def kept_versions(folder: Path) -> list[ModelVersion]:
     """What a weights folder holds, oldest first; a version that is just being removed is left out."""
@@ -41,6 +46,11 @@ def kept_versions(folder: Path) -> list[ModelVersion]:
         for one in weights.published(folder)
         if (identity := weights.identity(one)) is not None
     ]
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a version is a LoRA adapter, to be put on another model."""
+    return (folder / "adapter_config.json").is_file()
 
 
 def _location(given: object) -> object:
@@ -73,13 +83,17 @@ class FollowedFolder:
             url, weights_dir = weights_dir, weights_cache(weights_dir)
             self._downloads = Follower(url, weights_dir)
         self._followed = weights_dir or folder
+        self._initial = folder
+        self._look()
+
+    def _look(self) -> None:
+        """Begin with the latest version, or with the model's own folder where there is none."""
         first = weights.latest(self._followed)
         # Before loading: what is published anew meanwhile must be found to differ.
         self._loaded = weights.identity(first)
         self.version = first.version if first else 0
         #: The folder that the weights came from.
-        self.path = first.path if first else folder
-        self._refused: tuple[int, ...] | None = None
+        self.path = first.path if first else self._initial
 
     def close(self) -> None:
         """Download no more."""
@@ -100,9 +114,24 @@ class FollowedModel(FollowedFolder):
 
     def __init__(self, folder: Path, weights_dir: Path | str | None = None, *, device: str = "cpu") -> None:
         super().__init__(folder, weights_dir)
-        self.language_model = load(self.path, device=device)
+        self._refused: tuple[int, ...] | None = None
+        self.language_model = self._load(device)
         self._half_read = False
         self._error = ""
+
+    def _load(self, device: str) -> LanguageModel:
+        """The newest version; one that is removed while it is read, as newer ones came, gives way to the newest."""
+        while True:
+            if is_adapter(self.path):
+                raise FileNotFoundError(f"no model in {self.path}: {_NO_ADAPTERS}")
+            try:
+                return load(self.path, device=device)
+            except Exception:
+                tried = self._loaded
+                self._look()
+                if self._loaded == tried:
+                    raise
+                _log.info("the weights that were being read are gone", instead=self.version)
 
     @property
     def model(self) -> PreTrainedModel:
@@ -137,6 +166,8 @@ class FollowedModel(FollowedFolder):
         if identity == self._loaded and not self._half_read:
             return False
         try:
+            if is_adapter(latest.path):
+                raise WeightsMismatch(_NO_ADAPTERS)
             read_weights(self.model, latest.path)
         except HalfRead:
             self._half_read = True

@@ -33,6 +33,8 @@ class RolloutSettings(ScorerSettings):
     on_update: Literal["finish", "restart", "keep"] = "finish"
     #: Seconds that taking up new weights may take, and that `finish` waits before it restarts the rest (vllm).
     update_limit_s: Annotated[float, Field(gt=0)] = 300.0
+    #: The largest rank of a LoRA adapter that may be published in place of whole weights; 0: whole weights only (vllm).
+    max_lora_rank: Annotated[int, Field(ge=0, le=512)] = 0
     #: Further arguments of vLLM's engine, for example tensor_parallel_size; they win over ours.
     vllm: dict[str, JsonValue] = {}
     #: The most that a request may ask for as `sampling.max_new_tokens`.

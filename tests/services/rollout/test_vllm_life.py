@@ -4,6 +4,7 @@ What the real one does with the same calls is in test_vllm.py, which `make test-
 """
 
 import asyncio
+import errno
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -98,6 +99,12 @@ class FakeCore:
 
     async def reload(self, path: Path, version: int, *, keep: bool) -> None:
         self.world.calls.append(("reload", version))
+        if self.world.reload_errors:
+            raise self.world.reload_errors.pop()
+        self.version = version
+
+    async def adapt(self, adapter: Path | None, version: int, *, keep: bool) -> None:
+        self.world.calls.append(("adapt", None if adapter is None else version))
         if self.world.reload_errors:
             raise self.world.reload_errors.pop()
         self.version = version
@@ -337,9 +344,63 @@ def test_an_engine_that_cannot_be_started_again_is_unavailable_until_it_can(
     assert versions(engine.generate(GROUP)) == {(0, None)}
 
 
-def test_where_the_served_folder_is_gone_a_new_engine_has_the_newest_whole_one(
-    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path
+@pytest.mark.parametrize("recovers", [True, False])
+def test_the_old_version_is_read_again_though_its_publisher_removed_it(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, recovers: bool
 ) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    engine = engine_of()
+    whole = (weights.version_path(tmp_path, 1) / "model.safetensors").read_bytes()
+    publish(tmp_path, 2, tiny_llama)
+    engine.refresh()
+    for version in (3, 4, 5):
+        world.reload_errors += [] if recovers else [RuntimeError("nor this")]
+        world.reload_errors.append(RuntimeError("no memory"))
+        publish(tmp_path, version, tiny_llama)
+        engine.refresh()
+        assert engine.state == f"version 2 serves; version {version} was refused: RuntimeError: no memory"
+    assert not weights.version_path(tmp_path, 2).exists()
+    assert ("reload", 2) in world.calls
+    assert len(world.started) == (1 if recovers else 4)
+    assert (engine._followed.path / "model.safetensors").read_bytes() == whole
+    assert (engine._followed.path / "tokenizer.json").is_file()
+    assert versions(engine.generate(GROUP)) == {(2, None)}
+
+
+def test_without_links_no_version_that_was_refused_takes_the_place_of_one_that_is_gone(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_links(monkeypatch)
+    publish(tmp_path, 1, tiny_llama)
+    engine = engine_of()
+    for version in (2, 3):
+        world.reload_errors += [RuntimeError("nor this"), RuntimeError("no memory")]
+        publish(tmp_path, version, tiny_llama)
+        engine.refresh()
+    assert not weights.version_path(tmp_path, 1).exists()
+    # Both that are there were refused: there is nothing to serve, until something is published.
+    until(lambda: "cannot be started" in engine.state)
+    assert len(world.started) == 2
+    with pytest.raises(NotReady, match="version 1 is gone"):
+        engine.generate(GROUP)
+    publish(tmp_path, 4, tiny_llama)
+    until(lambda: engine.version == 4)
+    assert versions(engine.generate(GROUP)) == {(4, None)}
+
+
+def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system that has none."""
+
+    def link(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    monkeypatch.setattr("guerdon_services.rollout.engines.held.os.link", link)
+
+
+def test_where_the_served_folder_is_gone_a_new_engine_has_the_newest_whole_one(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_links(monkeypatch)
     publish(tmp_path, 1, tiny_llama)
     engine = engine_of()
     assert engine.version == 1

@@ -7,14 +7,15 @@ Everything here runs on one event loop. vLLM's own names appear in this file, `v
 import os
 import signal
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.lora.request import LoRARequest
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
@@ -31,6 +32,10 @@ from guerdon_services.rollout.settings import RolloutSettings
 _CPU_KV_BYTES = 1 << 30
 #: From this share of the KV cache on, new groups wait: vLLM would take running ones out to make room.
 _FULL = 0.9
+#: The largest ranks of adapters that vLLM can be started for.
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+#: vLLM's number of the one adapter that serves.
+_ADAPTER = 1
 
 
 class Core:
@@ -45,6 +50,7 @@ class Core:
         self._llm = _start(settings, path, self.gauge)
         manager: Any = self._llm.engine_core.resources.engine_manager  # type: ignore[attr-defined]
         self.pids: list[int] = [process.pid for process in manager.processes]
+        self._adapter: LoRARequest | None = None
 
     @property
     def dead(self) -> bool:
@@ -80,6 +86,19 @@ class Core:
         output = await self._ask(row.prompt_ids, parameters(row, n, end_tokens))
         return sorted(output.outputs, key=lambda one: one.index)
 
+    async def grow(self, row: Row, end_tokens: frozenset[int]) -> AsyncGenerator[CompletionOutput]:
+        """What one response grows by, as it is sampled; where its listener wants it whole, all at once.
+
+        Raises:
+            EngineDied: the engine died under it.
+        """
+        asked = parameters(row, 1, end_tokens)
+        if row.listener is not None and row.listener.tokens:
+            asked.output_kind = RequestOutputKind.DELTA
+        async with aclosing(self._parts(row.prompt_ids, asked)) as parts:
+            async for part in parts:
+                yield part.outputs[0]
+
     async def score(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Log-probs (nats) of `token_ids` after a prompt, at temperature 1: one forward.
 
@@ -99,14 +118,22 @@ class Core:
 
     async def _ask(self, prompt_ids: Sequence[int], parameters: SamplingParams) -> RequestOutput:
         output: RequestOutput | None = None
-        prompt: Any = {"prompt_token_ids": list(prompt_ids)}
-        try:
-            async for part in self._llm.generate(prompt, parameters, uuid.uuid4().hex):
-                output = part
-        except EngineDeadError as error:
-            raise EngineDied("the engine died") from error
+        async for part in self._parts(prompt_ids, parameters):
+            output = part
         assert output is not None
         return output
+
+    async def _parts(
+        self, prompt_ids: Sequence[int], parameters: SamplingParams
+    ) -> AsyncGenerator[RequestOutput]:
+        prompt: Any = {"prompt_token_ids": list(prompt_ids)}
+        answers: Any = self._llm.generate(prompt, parameters, uuid.uuid4().hex, lora_request=self._adapter)
+        try:
+            async with aclosing(answers) as parts:
+                async for part in parts:
+                    yield part
+        except EngineDeadError as error:
+            raise EngineDied("the engine died") from error
 
     async def pause(self, how: Pause) -> None:
         """Sample no more; running requests end first, are aborted, or wait for `resume`."""
@@ -120,9 +147,27 @@ class Core:
         await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
         await self.forget(version, keep=keep)
 
+    async def adapt(self, adapter: Path | None, version: int, *, keep: bool) -> None:
+        """Put another adapter on the model, or none; call while paused. `keep` is as for `reload`."""
+        if adapter is None:
+            if self._adapter is not None:
+                await self._llm.remove_lora(_ADAPTER)
+            self._adapter = None
+        else:
+            # In place: requests that wait go on with it.
+            name, path = f"version {version}", str(adapter)
+            await self._llm.add_lora(LoRARequest(name, _ADAPTER, path, load_inplace=True))
+            self._adapter = LoRARequest(name, _ADAPTER, path)
+        await self._call_it(version, keep=keep)
+
     async def forget(self, version: int, *, keep: bool = True) -> None:
         """Nothing of other weights stays, nor of what they computed; those that are loaded are called `version`."""
         await self._llm.collective_rpc("guerdon_reloaded")
+        # With a whole model vLLM gives up the adapter.
+        self._adapter = None
+        await self._call_it(version, keep=keep)
+
+    async def _call_it(self, version: int, *, keep: bool) -> None:
         if not await self._llm.reset_prefix_cache(reset_running_requests=keep):
             raise RuntimeError("vLLM did not give up its prefix cache")
         await self._llm.update_weight_version(str(version))
@@ -193,7 +238,11 @@ def _arguments(settings: RolloutSettings, path: Path) -> dict[str, JsonValue]:
     kv_bytes = None if settings.kv_cache_mb is None else settings.kv_cache_mb << 20
     if current_platform.is_cpu():
         kv_bytes = kv_bytes or _CPU_KV_BYTES
-    return {
+    adapters: dict[str, JsonValue] = {}
+    if settings.max_lora_rank:
+        rank = next(rank for rank in _RANKS if rank >= settings.max_lora_rank)
+        adapters = {"enable_lora": True, "max_lora_rank": rank, "max_loras": 1}
+    return adapters | {
         "model": str(path),
         "dtype": settings.dtype,
         "max_num_seqs": settings.max_batch,

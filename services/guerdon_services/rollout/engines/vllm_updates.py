@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import structlog
 
-from guerdon_services.rollout.engines.vllm_weights import Followed, Found, Unfit
+from guerdon_services.rollout.engines.vllm_weights import Followed, Found, Source, Unfit
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.scorer import NotReady
 
@@ -58,6 +58,8 @@ class Updates:
         self._pause_s, self._try_at = _FIRST_PAUSE_S, 0.0
         self._broken = "the engine is being started"
         self._refusal = ""
+        #: What the workers have read; None where nobody knows, or a trainer sent it.
+        self._loaded: Source | None = None
         #: Ends a pause that a trainer forgot; None while nobody holds the engine.
         self._held: asyncio.TimerHandle | None = None
         #: Whether a trainer's weights have come in part.
@@ -87,7 +89,7 @@ class Updates:
             Exception: it does not start.
         """
         async with self._lock:
-            await self._begin(self._followed.path)
+            await self._begin()
 
     def stop(self) -> None:
         """End the engine."""
@@ -144,6 +146,9 @@ class Updates:
             found = self._followed.newer()
             if found is None or self._broken or self.core.dead:
                 return
+            found = await asyncio.to_thread(self._followed.hold, found)
+            if found is None:
+                return
             try:
                 await asyncio.to_thread(self._followed.check, found)
             except Unfit as error:
@@ -192,6 +197,7 @@ class Updates:
         """
         if not self.paused:
             raise ValueError("pause the engine first")
+        self._loaded = None
         async with asyncio.timeout(self._settings.update_limit_s):
             await call(self.core)
         self._half = half
@@ -240,12 +246,13 @@ class Updates:
 
     async def _update(self, found: Found) -> None:
         began = time.monotonic()
+        source = self._followed.source_of(found.path)
         self._open.clear()
         try:
-            how = await self._quiet()
+            how = await self._quiet(source)
             async with asyncio.timeout(self._settings.update_limit_s):
                 await self.core.pause(how)
-                await self.core.reload(found.path, found.version, keep=how == "keep")
+                await self._read(source, found.version, keep=how == "keep")
                 await self.core.resume()
         except Exception as error:
             self._refuse(found, error)
@@ -257,10 +264,22 @@ class Updates:
         self._refusal = ""
         _log.info("weights taken up", version=found.version, seconds=round(time.monotonic() - began, 2))
 
-    async def _quiet(self) -> Pause:
+    async def _read(self, source: Source, version: int, *, keep: bool) -> None:
+        """Have the workers read what they have not got; call while paused."""
+        loaded, self._loaded = self._loaded, None
+        whole = loaded is None or loaded.model != source.model
+        if whole:
+            await self.core.reload(source.model, version, keep=keep)
+        if source.adapter is not None or not whole:
+            await self.core.adapt(source.adapter, version, keep=keep)
+        self._loaded = source
+
+    async def _quiet(self, source: Source) -> Pause:
         """See to the groups under way as the policy says; how to pause then."""
+        adapted = self._loaded is not None and self._loaded.adapter is not None
         if self._settings.on_update == "keep":
-            return "keep"
+            # vLLM binds a request to having an adapter or to having none.
+            return "keep" if adapted == (source.adapter is not None) else "abort"
         if self._settings.on_update == "finish":
             try:
                 await asyncio.wait_for(self._idle.wait(), self._settings.update_limit_s)
@@ -281,7 +300,7 @@ class Updates:
             try:
                 self._followed.fall_back()
                 async with asyncio.timeout(self._settings.update_limit_s):
-                    await self.core.reload(self._followed.path, self._followed.version, keep=True)
+                    await self._read(self._followed.source, self._followed.version, keep=True)
                     await self.core.resume()
                 return
             except Exception as second:
@@ -298,7 +317,7 @@ class Updates:
         try:
             self._followed.fall_back()
             self._followed.settle()
-            await self._begin(self._followed.path)
+            await self._begin()
         except Exception as error:
             self._broken = f"the engine cannot be started: {type(error).__name__}: {error}"
             _log.error("the engine cannot be started", error=str(error), again_in_s=self._pause_s)
@@ -306,12 +325,16 @@ class Updates:
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._open.set()
 
-    async def _begin(self, path: Path) -> None:
+    async def _begin(self) -> None:
+        source, version = self._followed.source, self._followed.version
         self._began += 1 + (0 if self._core is None else self._core.gauge.steps)
-        self._core = self._start(path)
+        self._core = self._start(source.model)
+        self._loaded = Source(source.model)
         try:
             async with asyncio.timeout(self._settings.update_limit_s):
-                await self._core.ready(self._followed.version)
+                await self._core.ready(version)
+                if source.adapter is not None:
+                    await self._read(source, version, keep=True)
         except BaseException:
             self._core.stop()
             raise

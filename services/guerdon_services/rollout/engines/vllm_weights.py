@@ -1,4 +1,8 @@
-"""Which published weights a vLLM engine should serve, and whether a version is whole."""
+"""Which published weights a vLLM engine should serve, and whether a version is whole.
+
+A version is a whole model, or a LoRA adapter on the model that the service was started with (setting `model`), whatever
+was published in between.
+"""
 
 import json
 from collections.abc import Mapping
@@ -10,10 +14,20 @@ from safetensors import SafetensorError, safe_open
 
 from guerdon import weights
 from guerdon_services.models import WeightsMismatch
-from guerdon_services.models.following import FollowedFolder
+from guerdon_services.models.following import FollowedFolder, is_adapter
+from guerdon_services.rollout.engines import adapters
+from guerdon_services.rollout.engines.held import HeldVersions
 
 #: What `Followed.check` raises over a version that must not be taken up.
 Unfit = (WeightsMismatch, SafetensorError, OSError, ValueError)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights are read: a whole model, and an adapter on it."""
+
+    model: Path
+    adapter: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -28,19 +42,46 @@ class Found:
 class Followed(FollowedFolder):
     """Follows a weights folder, or the URL of one, without reading tensors.
 
-    `path` is the folder whose weights serve, or served before a trainer sent some.
+    `path` is the folder that was read for what serves, or served before a trainer sent some: of a whole model, or of an
+    adapter of at most `max_rank`. What serves is held: its publisher's pruning does not take it.
 
     Raises:
         FileNotFoundError: there is no model.
+        WeightsMismatch, SafetensorError, ValueError: the latest version is an adapter that does not fit.
         StoreError, OSError: nothing is known of the versions at the URL.
     """
 
-    def __init__(self, model: Path, weights_dir: Path | str | None) -> None:
+    def __init__(self, model: Path, weights_dir: Path | str | None, *, max_rank: int = 0) -> None:
         super().__init__(model, weights_dir)
-        self._read_version = self.version
-        if not (self.path / "config.json").is_file():
-            raise FileNotFoundError(f"no model in {self.path}: it holds no config.json")
-        self._shapes = tensor_shapes(self.path)
+        self._base = model
+        self._max_rank = max_rank
+        self._refused: set[tuple[int, ...]] = set()
+        self._held = HeldVersions(self._followed)
+        try:
+            self._hold_first()
+            self._read_version = self.version
+            if not (self.source.model / "config.json").is_file():
+                raise FileNotFoundError(f"no model in {self.source.model}: it holds no config.json")
+            self._shapes = tensor_shapes(self.source.model)
+            if self.source.adapter is not None:
+                self._check_adapter(self.source.adapter)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def source(self) -> Source:
+        """Where what serves is read."""
+        return self.source_of(self.path)
+
+    def source_of(self, path: Path) -> Source:
+        """What a version's folder holds."""
+        return Source(self._base, path) if is_adapter(path) else Source(path)
+
+    def close(self) -> None:
+        """Download no more, and hold nothing."""
+        super().close()
+        self._held.close()
 
     def newer(self) -> Found | None:
         """The latest version, if it is another one than serves and was not refused.
@@ -50,16 +91,25 @@ class Followed(FollowedFolder):
         """
         latest = weights.latest(self._followed)
         identity = weights.identity(latest)
-        if latest is None or identity is None or identity in (self._loaded, self._refused):
+        if latest is None or identity is None or identity == self._loaded or identity in self._refused:
             return None
         return Found(latest.version, latest.path, identity)
 
+    def hold(self, found: Found) -> Found | None:
+        """The same version where it stays until it is refused or superseded; None: it has been replaced."""
+        path = self._held.hold(weights.Published(found.version, found.path), found.identity)
+        return None if path is None else Found(found.version, path, found.identity)
+
     def check(self, found: Found) -> None:
-        """See that a version is whole and has exactly the model's tensors.
+        """See that a version is whole and fits the model: exactly its tensors, or adapters of some of them.
 
         Raises:
             WeightsMismatch: it has others. SafetensorError: a file is torn. OSError: one is not there.
+            ValueError: an adapter's settings are not those of one that can be served.
         """
+        if is_adapter(found.path):
+            self._check_adapter(found.path)
+            return
         shapes = tensor_shapes(found.path)
         odd = sorted(
             name for name in self._shapes.keys() | shapes.keys() if self._shapes.get(name) != shapes.get(name)
@@ -71,8 +121,10 @@ class Followed(FollowedFolder):
 
     def taken_up(self, found: Found) -> None:
         """`found` serves from now on."""
+        superseded = self.path
         self.version, self.path, self._loaded = found.version, found.path, found.identity
         self._read_version = found.version
+        self._held.release(superseded)
 
     def sent(self, version: int) -> None:
         """Weights that a trainer sent serve; they are in no folder."""
@@ -83,22 +135,44 @@ class Followed(FollowedFolder):
         self.version = self._read_version
 
     def settle(self) -> None:
-        """Where the folder that served is gone, let the newest whole version take its place: for a new engine."""
-        if (self.path / "config.json").is_file():
+        """Where the folder that served is gone, let the newest whole version take its place: for a new engine.
+
+        One that was refused does not.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if any((self.path / name).is_file() for name in ("config.json", adapters.CONFIG)):
             return
         for one in reversed(weights.published(self._followed)):
             identity = weights.identity(one)
-            if identity is None:
+            if identity is None or identity in self._refused:
                 continue
             found = Found(one.version, one.path, identity)
             with suppress(*Unfit):
                 self.check(found)
-                self.taken_up(found)
+                self.taken_up(self.hold(found) or found)
                 return
+        raise FileNotFoundError(f"version {self.version} is gone, and no other that is there will do")
 
     def refuse(self, found: Found) -> None:
         """Look at `found` no more; another version, or the same number published anew, is looked at."""
-        self._refused = found.identity
+        self._refused.add(found.identity)
+        self._held.release(found.path)
+
+    def _hold_first(self) -> None:
+        """Hold what the folder had when it was looked at, or what has come since."""
+        while self._loaded is not None:
+            held = self._held.hold(weights.Published(self.version, self.path), self._loaded)
+            if held is not None:
+                self.path = held
+                return
+            self._look()
+
+    def _check_adapter(self, path: Path) -> None:
+        if not self._max_rank:
+            raise ValueError("it is an adapter, and the service was started without max_lora_rank")
+        adapters.check(path, self._shapes, self._max_rank)
 
 
 def tensor_shapes(folder: Path) -> Mapping[str, tuple[int, ...]]:
