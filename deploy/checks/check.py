@@ -1,8 +1,8 @@
 """Renders the chart and checks what comes out, offline: python deploy/checks/check.py [--write]
 
 Helm renders each values file; the result must be what deploy/manifests holds (--write puts it there). Every object,
-also those of further variants, is validated for several Kubernetes releases, scanned by checkov, and the alert rules
-are parsed by promtool where it is to be had.
+also those of further variants, is validated for several Kubernetes releases and scanned by checkov; values that people
+set give valid objects or are refused (combinations.yaml); promtool, where it is to be had, parses rules and queries.
 """
 
 import argparse
@@ -32,8 +32,7 @@ VARIANTS = {
     ),
     "reference": (
         "cpu",
-        "data.claim=models,services.reference_reward.data.mount=true,"
-        "services.reference_reward.network.store=true,services.reference_reward.settings.model=/data/models/base,"
+        "data.claim=models,services.reference_reward.enabled=true,services.reference_reward.network.store=true,"
         "networkPolicy.store.cidrs={10.0.0.0/8},networkPolicy.clientNamespaces={trainers},"
         "networkPolicy.otlp.namespace=tracing,image.pullSecrets={registry}",
     ),
@@ -106,6 +105,7 @@ def _commands(tools: Tools, rendered: Path, files: list[Path]) -> list[list[str 
         for name in PLAIN
     ]
     commands.append([tools.python, CHECKS / "validate.py", *files])
+    commands.append([tools.python, CHECKS / "combinations.py", tools.helm, CHART])
     scan = [tools.checkov, "--directory", rendered, "--config-file", CHECKS / "checkov.yaml"]
     docker = [tools.checkov, "--directory", DEPLOY / "docker", "--config-file", CHECKS / "checkov.yaml"]
     commands.append([*scan, "--framework", "kubernetes"])

