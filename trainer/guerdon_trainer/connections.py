@@ -14,17 +14,18 @@ from guerdon_trainer.run_folder import write_whole
 from guerdon_trainer.service_calls import reach_queues
 
 
-def connect(config: RunConfig, redis_url: str) -> dict[str, AsyncClient]:
-    """A client for every service that the recipe uses or starts, over the queue unless it has a URL.
+def connect(config: RunConfig, redis_url: str, *, spare: bool = False) -> dict[str, AsyncClient]:
+    """A client for every service that the recipe uses, over the queue unless it has a URL.
 
-    The clients themselves do not retry: failures are repeated, and counted, here.
+    With `spare` also for those that it only starts. The clients themselves do not retry: failures are repeated, and
+    counted, here.
 
     Raises:
         RecipeError: a URL cannot be one, or a token is not there or cannot be sent; the message names the service.
     """
     return {
         name: _client(name, source, redis_url, config.failures.timeout_s)
-        for name, source in config.sources.items()
+        for name, source in (config.sources | (config.spare_sources if spare else {})).items()
     }
 
 

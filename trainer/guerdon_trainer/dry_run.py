@@ -179,7 +179,7 @@ def _check_own_services(checks: Checks, trial: RunConfig) -> None:
                 supervisor.wait_ready(READY_TIMEOUT_S)
                 found.append(f"{len(specs)} ready after {time.monotonic() - began:.0f} s")
             # What a PRM learns here goes with the folder.
-            _check_rewards(checks, trial, connect(trial, redis_url), updates=True)
+            _check_rewards(checks, trial, connect(trial, redis_url, spare=True), updates=True)
 
 
 def _check_rewards(

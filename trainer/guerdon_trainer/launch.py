@@ -63,7 +63,8 @@ def run_with_services(config: RunConfig, folder: RunFolder, view: LiveView) -> P
             supervisor.wait_ready(READY_TIMEOUT_S)
             pids = ", ".join(f"{name} {pid}" for name, pid in supervisor.pids.items())
             view.message(f"{len(specs)} services are ready, each a process of its own: {pids}")
-            return finish(run, clients_of(run, redis_url, view), view, lambda: supervisor.restarts)
+            clients = clients_of(run, redis_url, view, spare=True)
+            return finish(run, clients, view, lambda: supervisor.restarts)
 
 
 def follow_first(config: RunConfig) -> None:
@@ -75,9 +76,11 @@ def follow_first(config: RunConfig) -> None:
             return
 
 
-def clients_of(run: Run, redis_url: str, view: LiveView) -> Mapping[str, ServiceClient]:
-    """The run's clients, after what a killed attempt had them ask is withdrawn."""
-    clients = connect(run.config, redis_url)
+def clients_of(
+    run: Run, redis_url: str, view: LiveView, *, spare: bool = False
+) -> Mapping[str, ServiceClient]:
+    """The run's clients, after what a killed attempt had them ask is withdrawn; `spare` as in `connect`."""
+    clients = connect(run.config, redis_url, spare=spare)
     left = take_over(clients, run.config, redis_url, run.folder.clients)
     if left:
         view.message(f"{left} requests that an earlier attempt left in the queues are withdrawn")

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Self
 
-from guerdon.errors import ServiceFailure
 from guerdon.rewards import counted, in_turn, or_backup
 from guerdon.types import (
     GenerateResult,
@@ -27,8 +26,6 @@ from guerdon.types import (
     Sample,
     ServiceInfo,
     Status,
-    UpdateRequest,
-    UpdateResponse,
     failed,
 )
 from guerdon_trainer.config import RewardConfig, RunConfig, SourceConfig
@@ -42,11 +39,10 @@ from guerdon_trainer.groups import (
     check_correctness,
     in_its_place,
     judged,
-    labelled,
     of_one_version,
     sample_of,
-    token_rewards_of,
 )
+from guerdon_trainer.process_rewards import ProcessRewardModel, process_reward_model
 from guerdon_trainer.service_calls import LoopThread, ServiceCalls, ServiceClient, refusals_named
 from guerdon_trainer.service_stats import FailureBudget, ServiceStats
 
@@ -74,6 +70,7 @@ class Rollouts:
         self._key = key
         self._calls = ServiceCalls(config.failures, stats)
         self._budget = FailureBudget(config.failures, stats)
+        self._model = process_reward_model(clients, config, self._calls, stats)
         self._loop = LoopThread()
 
     def __enter__(self) -> Self:
@@ -130,7 +127,7 @@ class Rollouts:
         Raises:
             RolloutError: the PRM refused the request, did not answer in time, scored nothing, or other tokens.
         """
-        rewards = self._loop.run(self._process_rewards(groups, request_id, base_version))
+        rewards = self._loop.run(self._prm.rewards(groups, request_id, base_version))
         if not rewards.tokens:
             raise RolloutError(f"no response of the batch got process rewards. {self._budget.explanation()}")
         return rewards
@@ -141,12 +138,11 @@ class Rollouts:
         Raises:
             RolloutError: it scored other tokens.
         """
-        return self._loop.run(self._process_scores(groups, version))
+        return self._loop.run(self._prm.scores(groups, version))
 
     def process_version(self) -> int:
         """The PRM's current version; 0 without one."""
-        reward = self._config.process
-        return self._loop.run(self._clients[reward.name].versions()).current if reward else 0
+        return self._loop.run(self._prm.versions()).current if self._config.process else 0
 
     def greet(self, *, count: bool = True) -> dict[str, ServiceInfo]:
         """What every service says of itself; with `count` the answers count among those of the run.
@@ -155,6 +151,12 @@ class Rollouts:
             GuerdonError: one of them does not answer.
         """
         return {name: self._loop.run(self._greet(name, count)) for name in sorted(self._clients)}
+
+    @property
+    def _prm(self) -> ProcessRewardModel:
+        if self._model is None:
+            raise ValueError("the recipe has no process reward")
+        return self._model
 
     async def _greet(self, name: str, count: bool) -> ServiceInfo:
         started = time.monotonic()
@@ -251,55 +253,6 @@ class Rollouts:
             return counted(reward, result) is not None
 
         return await self._calls.each(name, samples, call, failure, final)
-
-    async def _process_rewards(
-        self, groups: Sequence[Group], request_id: str, base_version: int
-    ) -> ProcessRewards:
-        reward, learner = self._config.process, self._config.process_reward
-        if reward is None or learner is None:
-            raise ValueError("the recipe has no process reward")
-        if learner.order == "none":
-            return await self._process_scores(groups, base_version)
-        samples = _labelled(groups)
-        request = UpdateRequest(
-            request_id=request_id,
-            samples=samples,
-            order=learner.order,
-            base_version=base_version,
-            options=reward.options,
-        )
-        answer = await self._update(reward.name, learner.time_limit_s, request)
-        for result in answer.results:
-            self._stats.answered(reward.name, result.status, result.reason)
-        version = base_version if answer.version_after is None else answer.version_after
-        return ProcessRewards(token_rewards_of(samples, answer.results), version, answer.metrics)
-
-    async def _process_scores(self, groups: Sequence[Group], version: int) -> ProcessRewards:
-        if self._config.process is None:
-            raise ValueError("the recipe has no process reward")
-        samples = _labelled(groups)
-        results = await self._score(self._config.process, samples, key=None)
-        return ProcessRewards(token_rewards_of(samples, results), version, {})
-
-    async def _update(self, service: str, time_limit_s: float, request: UpdateRequest) -> UpdateResponse:
-        async def call() -> UpdateResponse:
-            return await self._clients[service].update(request, timeout_s=self._config.failures.timeout_s)
-
-        try:
-            answer = await self._calls.until(service, time_limit_s, call)
-        except ServiceFailure as error:
-            raise RolloutError(
-                f"{service} did not answer an update for {time_limit_s:g} s: {error}"
-            ) from error
-        if answer.status is not Status.OK:
-            raise RolloutError(f"{service} refused an update: {answer.status}: {answer.reason}")
-        return answer
-
-
-def _labelled(groups: Sequence[Group]) -> list[Sample]:
-    """Every response that has an outcome to teach the PRM."""
-    samples = [labelled(group, response) for group in groups for response in group.responses]
-    return [sample for sample in samples if sample.outcome is not None]
 
 
 class OpenGroups:

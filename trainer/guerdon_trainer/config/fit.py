@@ -61,6 +61,7 @@ def check_fit(config: "RunConfig") -> None:
         ValueError: names the keys that do not go together.
     """
     _check_advantage(config)
+    _check_replicas(config)
     _check_weights(config)
     _check_filters(config)
     if isinstance(config.loss, NftConfig):
@@ -92,6 +93,48 @@ def _check_advantage(config: "RunConfig") -> None:
         raise ValueError(
             f"advantage {name} is per token and loss verifree per sequence: use advantage rloo or grpo"
         )
+
+
+def _check_replicas(config: "RunConfig") -> None:
+    reward, learner = config.process, config.process_reward
+    if reward is None or learner is None or learner.replicas is None:
+        return
+    replicas = learner.replicas
+    if learner.order == "none":
+        raise ValueError(
+            "process_reward.replicas: with order none nobody learns; let the entry with role process ask the replicas"
+        )
+    if replicas.options:
+        raise ValueError("process_reward.replicas.options: replicas get those of the entry with role process")
+    if replicas.url == reward.url and replicas.service in (None, reward.source.service):
+        raise ValueError(
+            f"process_reward.replicas is the learner itself, {reward.name!r}: name their queue or url"
+        )
+    if reward.options.get("norm") == "batch":
+        raise ValueError(
+            "process_reward.replicas goes without the option norm batch: only an update knows the whole batch"
+        )
+    started = [config.services.get(one.service or "") for one in (reward.source, replicas) if one.url is None]
+    if len(started) == 2 and started[0] and started[1]:
+        _check_replica_settings(started[0].settings, started[1].settings)
+
+
+def _check_replica_settings(learner: Mapping[str, Any], replica: Mapping[str, Any]) -> None:
+    """What makes the scores of both the same, where the recipe starts both."""
+    for key in ("model", "reference", "policy_weights_dir", "chat_template"):
+        if learner.get(key) != replica.get(key):
+            raise ValueError(
+                f"services: the learner has {key} {learner.get(key)!r} and its replicas {replica.get(key)!r}: "
+                "they would score differently"
+            )
+    published = [learner[key] for key in ("weights_dir", "mirror_url") if key in learner]
+    if replica.get("weights_dir") not in published:
+        raise ValueError(
+            f"services: the replicas' weights_dir {replica.get('weights_dir')!r} is none that the learner "
+            "publishes to (weights_dir, mirror_url)"
+        )
+    if "beta" in replica and replica["beta"] != learner.get("beta"):
+        raise ValueError("services: leave beta out of the replicas' settings: they take the learner's")
 
 
 def _check_weights(config: "RunConfig") -> None:

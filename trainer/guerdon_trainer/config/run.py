@@ -110,15 +110,22 @@ class RunConfig(Section):
 
     @property
     def sources(self) -> dict[str, SourceConfig]:
-        """Where each service that the run uses or starts is asked, by the name that counts and messages give it."""
+        """Where each service that the run uses is asked, by the name that counts and messages give it."""
         sources = {self.rollout.service: SourceConfig(service=self.rollout.service)}
         for reward in self.rewards:
             sources[reward.name] = reward.source
             if reward.backup:
                 sources[reward.backup_name] = reward.backup
-        used = {source.service for source in sources.values() if source.url is None}
-        sources |= {name: SourceConfig(service=name) for name in self.services if name not in used}
+        if self.process and self.process_reward and self.process_reward.replicas:
+            sources[self.process.replicas_name] = self.process_reward.replicas
         return {name: self._on_its_queue(sources[name]) for name in sorted(sources)}
+
+    @property
+    def spare_sources(self) -> dict[str, SourceConfig]:
+        """The services that `guerdon run` starts and nothing in the recipe uses, by name."""
+        used = {source.service for source in self.sources.values() if source.url is None}
+        spare = {name: self._on_its_queue(SourceConfig(service=name)) for name in sorted(self.services)}
+        return {name: source for name, source in spare.items() if source.service not in used}
 
     def _on_its_queue(self, source: SourceConfig) -> SourceConfig:
         """A service that the run starts may take its work from a queue of another name."""

@@ -141,6 +141,11 @@ class RewardConfig(Part):
         """What metrics and messages call its backup."""
         return f"{self.name}/backup"
 
+    @property
+    def replicas_name(self) -> str:
+        """What metrics and messages call the replicas of a process reward."""
+        return f"{self.name}/replicas"
+
 
 class ProcessRewardConfig(Section):
     """How the PRM behind the process reward learns during the run."""
@@ -149,6 +154,9 @@ class ProcessRewardConfig(Section):
     order: Literal["before", "after", "none"] = "before"
     #: A PRM that dies is restarted; the step waits this long for its answer, in seconds.
     time_limit_s: Annotated[float, Field(gt=0, le=_WEEK_S)] = 600.0
+    #: The `process_reward_replica` services that score in the learner's place, as soon as they have the version that
+    #: `order` says. Updates go to the learner, which also scores what they could not.
+    replicas: SourceConfig | None = None
 
 
 class FailureConfig(Section):

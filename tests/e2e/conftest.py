@@ -1,0 +1,82 @@
+"""Model services as processes of their own, forked from one that has imported torch."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: Seconds after which the queue entries of a service that died are taken over: many times what holds one up here.
+LEASE_S = 3.0
+
+
+class Nursery:
+    """The process that forks services; see nursery.py."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(Path(__file__).parent / "nursery.py")]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one command."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it and all its services."""
+        self._process.communicate()
+
+
+class Replicas:
+    """Services behind the queues of one Redis; several may share a queue."""
+
+    def __init__(self, nursery: Nursery, redis: str, logs: Path) -> None:
+        self._nursery = nursery
+        self._redis = redis
+        self._logs = logs
+        self._pids: list[int] = []
+
+    def start(self, name: str, **settings: Any) -> int:
+        """One more process of the service `name`; its process id."""
+        words = [
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in settings.items()
+        ]
+        options = {"queue": self._redis, "lease_s": LEASE_S, "log_level": "warning"}
+        log = str(self._logs / f"{name}.log")
+        spec = {"name": name, "words": words, "options": options, "log": log}
+        self._pids.append(self._nursery.ask({"spawn": spec})["pid"])
+        return self._pids[-1]
+
+    def end(self, pid: int, number: signal.Signals) -> int:
+        """Send a process a signal; its exit code."""
+        self._pids.remove(pid)
+        return self._nursery.ask({"signal": int(number), "pid": pid})["code"]
+
+    def close(self) -> None:
+        """Kill those that are left."""
+        for pid in list(self._pids):
+            self.end(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """The process that forks services."""
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def replicas(nursery: Nursery, redis_url: str, tmp_path: Path) -> Iterator[Replicas]:
+    """No service yet."""
+    made = Replicas(nursery, redis_url, tmp_path)
+    yield made
+    made.close()

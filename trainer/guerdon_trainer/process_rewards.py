@@ -1,0 +1,177 @@
+"""Token rewards from a process reward model: it learns from every batch, and it or its replicas score the batch.
+
+Part of what `rollouts.py` asks of services. A replica follows the versions that the learner publishes, so every score
+is asked by its version: the one that precedes the update or the one that it makes, as the recipe's `order` says.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from guerdon.errors import ServiceFailure
+from guerdon.types import Result, Sample, Status, UpdateRequest, UpdateResponse, VersionsResponse, failed
+from guerdon_trainer.config import ProcessRewardConfig, RewardConfig, RunConfig
+from guerdon_trainer.groups import Group, ProcessRewards, RolloutError, labelled, token_rewards_of
+from guerdon_trainer.service_calls import ServiceCalls, ServiceClient
+from guerdon_trainer.service_stats import ServiceStats
+
+
+class ProcessRewardModel:
+    """The learner of a recipe, with its replicas if there are any. Used on the event loop of the clients."""
+
+    def __init__(
+        self,
+        clients: Mapping[str, ServiceClient],
+        reward: RewardConfig,
+        learning: ProcessRewardConfig,
+        calls: ServiceCalls,
+        stats: ServiceStats,
+        timeout_s: float,
+    ) -> None:
+        self._clients = clients
+        self._reward = reward
+        self._learning = learning
+        self._calls = calls
+        self._stats = stats
+        self._timeout_s = timeout_s
+        #: The newest version that the learner had when this attempt began.
+        self._found: int | None = None
+
+    async def versions(self) -> VersionsResponse:
+        """What versions the learner has.
+
+        Raises:
+            ServiceFailure: it does not answer.
+        """
+        versions = await self._clients[self._reward.name].versions()
+        if self._found is None:
+            self._found = max([versions.current, *(one.version for one in versions.versions)])
+        return versions
+
+    async def rewards(self, groups: Sequence[Group], request_id: str, base_version: int) -> ProcessRewards:
+        """See `Rollouts.process_rewards`."""
+        order = self._learning.order
+        if order == "none":
+            return await self.scores(groups, base_version)
+        update = UpdateRequest(
+            request_id=request_id,
+            samples=_with_outcomes(groups),
+            order=order,
+            base_version=base_version,
+            options=self._reward.options,
+        )
+        if self._learning.replicas is None or not await self._numbers_are_new(base_version):
+            answer = await self._update(update)
+            results = answer.results
+            self._count(results)
+        elif order == "before":
+            answer, results = await self._scored_after_update(update)
+        else:
+            answer, results = await self._scored_before_update(update, base_version)
+        version = base_version if answer.version_after is None else answer.version_after
+        return ProcessRewards(token_rewards_of(update.samples, results), version, answer.metrics)
+
+    async def scores(self, groups: Sequence[Group], version: int) -> ProcessRewards:
+        """See `Rollouts.process_scores`."""
+        samples = _with_outcomes(groups)
+        results = await self._ask(self._reward.name, samples)
+        return ProcessRewards(token_rewards_of(samples, results), version, {})
+
+    async def _numbers_are_new(self, base_version: int) -> bool:
+        """Whether no version to come has a number that the PRM gave before.
+
+        An attempt that was killed may have taught it further than the checkpoint knows. It goes back and gives those
+        numbers again, to other weights, while a replica may still hold the old ones: until then the learner scores.
+        """
+        if self._found is None:
+            await self.versions()
+        return self._found is not None and base_version >= self._found
+
+    async def _scored_after_update(self, update: UpdateRequest) -> tuple[UpdateResponse, list[Result]]:
+        """Order before: the learner learns, then the batch is scored by the version that this made."""
+        # With the other order its own scores cost it nothing, for they come with the forward that it learns from.
+        answer = await self._update(update.model_copy(update={"order": "after"}))
+        references = {one.reference_version for one in answer.results if one.status is Status.OK}
+        wanted = answer.version_after, references.pop() if references else None
+        results = await self._ask(self._reward.replicas_name, update.samples, wanted)
+        lacking = [row for row, result in enumerate(results) if result.status.retryable]
+        if lacking:
+            again = await self._ask(self._reward.name, [update.samples[row] for row in lacking], wanted)
+            for row, result in zip(lacking, again, strict=True):
+                results[row] = result
+        return answer, results
+
+    async def _scored_before_update(
+        self, update: UpdateRequest, base_version: int
+    ) -> tuple[UpdateResponse, list[Result]]:
+        """Order after: the batch is scored by the version that is there, then the learner learns."""
+        results = await self._ask(self._reward.replicas_name, update.samples, (base_version, None))
+        answer = await self._update(update)
+        # Its own scores, by that same version, stand where a replica's are missing or compare with another reference.
+        return answer, [
+            theirs
+            if theirs.status is Status.OK and theirs.reference_version == own.reference_version
+            else own
+            for theirs, own in zip(results, answer.results, strict=True)
+        ]
+
+    async def _ask(
+        self, name: str, samples: Sequence[Sample], wanted: tuple[int | None, int | None] = (None, None)
+    ) -> list[Result]:
+        """Scores by exactly the `wanted` versions of PRM and reference, None for any."""
+
+        async def call(samples: list[Sample], attempt: int) -> list[Result]:
+            results = await self._clients[name].score(
+                samples, options=self._reward.options, min_version=wanted[0], timeout_s=self._timeout_s
+            )
+            return [_by_versions(result, wanted) for result in results]
+
+        def failure(sample: Sample, status: Status, reason: str) -> Result:
+            return failed(status, reason, id=sample.id)
+
+        return await self._calls.each(name, samples, call, failure)
+
+    async def _update(self, request: UpdateRequest) -> UpdateResponse:
+        service, time_limit_s = self._reward.name, self._learning.time_limit_s
+
+        async def call() -> UpdateResponse:
+            return await self._clients[service].update(request, timeout_s=self._timeout_s)
+
+        try:
+            answer = await self._calls.until(service, time_limit_s, call)
+        except ServiceFailure as error:
+            raise RolloutError(
+                f"{service} did not answer an update for {time_limit_s:g} s: {error}"
+            ) from error
+        if answer.status is not Status.OK:
+            raise RolloutError(f"{service} refused an update: {answer.status}: {answer.reason}")
+        return answer
+
+    def _count(self, results: Sequence[Result]) -> None:
+        for result in results:
+            self._stats.answered(self._reward.name, result.status, result.reason)
+
+
+def process_reward_model(
+    clients: Mapping[str, ServiceClient], config: RunConfig, calls: ServiceCalls, stats: ServiceStats
+) -> ProcessRewardModel | None:
+    """The PRM that a recipe asks; None where it has no process reward."""
+    reward, learning = config.process, config.process_reward
+    if reward is None or learning is None:
+        return None
+    return ProcessRewardModel(clients, reward, learning, calls, stats, config.failures.timeout_s)
+
+
+def _by_versions(result: Result, wanted: tuple[int | None, int | None]) -> Result:
+    """The result, or a retryable failure where other versions scored than are wanted."""
+    got = result.model_version, result.reference_version
+    if result.status is not Status.OK or all(
+        want in (None, one) for want, one in zip(wanted, got, strict=True)
+    ):
+        return result
+    reason = f"scored by versions {got} of PRM and reference, wanted {wanted}"
+    return failed(Status.UNAVAILABLE, reason, id=result.id)
+
+
+def _with_outcomes(groups: Sequence[Group]) -> list[Sample]:
+    """Every response that has an outcome to teach the PRM."""
+    samples = [labelled(group, response) for group in groups for response in group.responses]
+    return [sample for sample in samples if sample.outcome is not None]
