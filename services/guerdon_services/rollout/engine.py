@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from guerdon.types import VersionsResponse
+from guerdon_services.runtime.listening import Listener
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class Row:
     ignore_eos: bool = False
     #: Also give log-probs at temperature 1.
     raw_logprobs: bool = False
+    #: Who wants to hear of the row while it is sampled, and as which one of its group; see `telling`.
+    listener: Listener | None = field(default=None, compare=False, repr=False)
+    number: int = field(default=0, compare=False)
 
     @property
     def truncated(self) -> bool:
@@ -118,6 +122,8 @@ class Engine(Protocol):
 
     def generate(self, rows: Sequence[Row]) -> list[Sampled]:
         """One response per row, in order. The prompt and `max_new_tokens` fit into the context.
+
+        Rows with a listener are told of (`telling.Teller`) as they grow; what was told stands, or the call fails.
 
         Raises:
             NotReady: the engine died and did not come back; the rows may be asked for again.

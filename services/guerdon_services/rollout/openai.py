@@ -1,21 +1,23 @@
 """OpenAI's `/v1/completions`, `/v1/chat/completions` and `/v1/models`, so that existing clients can sample the policy.
 
-A streamed answer comes as server-sent events, one piece of text per choice when that prompt's group is complete.
-The policy's version is in `system_fingerprint` ("v12") and, per choice, in `model_version`.
+A streamed answer comes as server-sent events, a piece of text per choice and step of the engine. The policy's version
+is in `system_fingerprint` ("v12") and, per choice, in `model_version`.
 """
 
+import asyncio
 import json
-import time
-import uuid
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json
+from starlette.types import Receive, Scope, Send
 
 from guerdon import errors
-from guerdon.types import GenerateResult, Rollout, Status
+from guerdon.types import GenerateResult, Status
+from guerdon_services.rollout.openai_answers import Answer, StreamedAnswer
 from guerdon_services.rollout.openai_requests import (
     BadParameter,
     ChatRequest,
@@ -23,13 +25,13 @@ from guerdon_services.rollout.openai_requests import (
     parse,
 )
 from guerdon_services.runtime.dispatch import Dispatcher
-from guerdon_services.runtime.http import CLIENT_CLOSED_REQUEST, unless_gone
+from guerdon_services.runtime.http import CLIENT_CLOSED_REQUEST, cancel_when_gone, unless_gone
+from guerdon_services.runtime.submission import Submission
 from guerdon_services.runtime.validation import Parsed
 
 if TYPE_CHECKING:
     from guerdon_services.rollout.service import RolloutGenerator
 
-AnyRequest = CompletionRequest | ChatRequest
 _HTTP_STATUS = {
     Status.INVALID_INPUT: 400,
     Status.OVERLOADED: 429,
@@ -101,8 +103,8 @@ async def _serve(
             return _error(404, known, param="model", code="model_not_found")
         native = asked.native()
         if asked.stream:
-            submission = await dispatch.begin_generate(Parsed(native, native.samples))
-            return _Stream(_events(_Answer(service, asked), submission.chunks()))
+            submission = await dispatch.begin_generate(Parsed(native, native.samples), listening="tokens")
+            return _Events(submission, Answer(service, asked))
         results = await unless_gone(request, dispatch.generate(native))
         if results is None:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
@@ -116,7 +118,7 @@ async def _serve(
     for result in results:
         if result.status is not Status.OK:
             return _failure(result.status, result.reason)
-    return JSONResponse(_Answer(service, asked).whole(results))
+    return JSONResponse(Answer(service, asked).whole(results))
 
 
 def _json(body: bytes) -> Any:
@@ -126,110 +128,51 @@ def _json(body: bytes) -> Any:
         raise BadParameter("body", f"the body is not JSON: {error}", code="invalid_json") from error
 
 
-class _Stream(StreamingResponse):
+class _Events(Response):
+    """The server-sent events of a streamed answer; a failure is an event, too, and the last one."""
+
     media_type = "text/event-stream"
 
+    def __init__(self, submission: Submission[GenerateResult], answer: Answer) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._submission = submission
+        self._answer = StreamedAnswer(answer)
 
-async def _events(
-    answer: "_Answer", chunks: AsyncIterator[list[tuple[int, GenerateResult]]]
-) -> AsyncIterator[str]:
-    """The server-sent events of a streamed answer; a failure is an event, too, and the last one."""
-    finished: list[GenerateResult] = []
-    async for chunk in chunks:
-        for index, result in chunk:
-            if result.status is not Status.OK:
-                body = _error_body(result.status, result.reason, param=_parameter(result.reason))
-                yield f"data: {json.dumps(body)}\n\n"
-                return
-            finished.append(result)
-            for piece in answer.pieces(index, result):
-                yield f"data: {json.dumps(piece)}\n\n"
-    if answer.request.stream_options.include_usage:
-        usage = {**answer.head(finished[-1]), "choices": [], "usage": _usage(finished)}
-        yield f"data: {json.dumps(usage)}\n\n"
-    yield "data: [DONE]\n\n"
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them; what is being sampled is given up when the client leaves."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        watcher = asyncio.create_task(cancel_when_gone(receive, self._submission))
+        try:
+            async with aclosing(self._texts()) as texts:
+                async for text in texts:
+                    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        finally:
+            watcher.cancel()
+            self._submission.cancel()
+        await send({"type": "http.response.body", "body": b""})
 
-
-class _Answer:
-    """Renders results the way OpenAI does, for one request."""
-
-    def __init__(self, service: "RolloutGenerator", request: AnyRequest) -> None:
-        self.request = request
-        self._service = service
-        self._chat = isinstance(request, ChatRequest)
-        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid.uuid4().hex}"
-        self._created = int(time.time())
-
-    def head(self, result: GenerateResult) -> dict[str, Any]:
-        """What every object of the answer begins with."""
-        kind = "chat.completion" if self._chat else "text_completion"
-        if self._chat and self.request.stream:
-            kind = "chat.completion.chunk"
-        return {
-            "id": self._id,
-            "object": kind,
-            "created": self._created,
-            "model": self._service.served_name,
-            "system_fingerprint": f"v{result.rollouts[0].model_version}",
-        }
-
-    def whole(self, results: list[GenerateResult]) -> dict[str, Any]:
-        """The answer in one piece; the choices of prompt i are number i * n and following."""
-        choices = [
-            choice
-            for index, result in enumerate(results)
-            for choice in self._choices(index, result, "message")
-        ]
-        return {**self.head(results[0]), "choices": choices, "usage": _usage(results)}
-
-    def pieces(self, index: int, result: GenerateResult) -> Iterator[dict[str, Any]]:
-        """The answer to prompt number `index`, one piece per choice."""
-        for choice in self._choices(index, result, "delta"):
-            yield {**self.head(result), "choices": [choice]}
-
-    def _choices(
-        self, index: int, result: GenerateResult, field: Literal["message", "delta"]
-    ) -> Iterator[dict[str, Any]]:
-        for number, rollout in enumerate(result.rollouts):
-            choice: dict[str, Any] = {"index": index * self.request.n + number}
-            if self._chat:
-                choice[field] = {"role": "assistant", "content": rollout.response}
-            else:
-                choice["text"] = rollout.response
-            choice["logprobs"] = self._logprobs(rollout) if self.request.wants_logprobs else None
-            choice["finish_reason"] = rollout.finish_reason
-            choice["model_version"] = rollout.model_version
-            if rollout.last_version is not None:
-                choice["last_version"] = rollout.last_version
-            if self.request.return_token_ids:
-                choice["token_ids"] = rollout.token_ids
-                choice["prompt_token_ids"] = result.prompt_token_ids
-            yield choice
-
-    def _logprobs(self, rollout: Rollout) -> dict[str, Any]:
-        tokenizer = self._service.engine.tokenizer
-        texts = [str(tokenizer.decode([token])) for token in rollout.token_ids]
-        if self._chat:
-            content = [
-                {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-                for text, logprob in zip(texts, rollout.logprobs, strict=True)
-            ]
-            return {"content": content, "refusal": None}
-        offsets = [0]
-        for text in texts[:-1]:
-            offsets.append(offsets[-1] + len(text))
-        return {
-            "tokens": texts,
-            "token_logprobs": rollout.logprobs,
-            "top_logprobs": None,
-            "text_offset": offsets,
-        }
+    async def _texts(self) -> AsyncGenerator[str]:
+        results: list[GenerateResult] = []
+        async with aclosing(self._submission.chunks()) as chunks:
+            async for chunk in chunks:
+                events = list[str]()
+                for index, news in chunk:
+                    if isinstance(news, GenerateResult):
+                        if news.status is not Status.OK:
+                            body = _error_body(news.status, news.reason, param=_parameter(news.reason))
+                            yield "".join([*events, _event(body)])
+                            return
+                        results.append(news)
+                    events += map(_event, self._answer.chunks(index, news))
+                if events:
+                    yield "".join(events)
+        last = None if self._submission.cancelled else self._answer.last(results)
+        yield f"{'' if last is None else _event(last)}data: [DONE]\n\n"
 
 
-def _usage(results: list[GenerateResult]) -> dict[str, int]:
-    prompt = sum(len(result.prompt_token_ids) for result in results)
-    completion = sum(len(rollout.token_ids) for result in results for rollout in result.rollouts)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"
 
 
 def _failure(status: Status, reason: str, *, retry_after_s: float = 1.0) -> JSONResponse:

@@ -5,11 +5,12 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from guerdon.types import GenerateResult, GenerateSample, Rollout, Sampling, Status, VersionsResponse
+from guerdon.types import GenerateResult, GenerateSample, Sampling, Status, VersionsResponse
 from guerdon_services import models
 from guerdon_services.rollout import engines
 from guerdon_services.rollout.engine import Engine, Row, Sampled
 from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.rollout.telling import rollout_of
 from guerdon_services.runtime.scorer import (
     RELEASE,
     Batching,
@@ -139,16 +140,21 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
 
     def _prepare(self, job: GenerateJob) -> list[Row] | GenerateResult:
         """The rows of one group, or why there are none."""
+        if job.listener is not None and job.listener.told:
+            # It was begun, given out in part, and failed: another sample of it would not be what was given out.
+            reason = "the group failed after a part of it was given out; ask for it again"
+            return GenerateResult(id=job.sample.id, status=Status.UNAVAILABLE, reason=reason)
         version = self.engine.version
         if job.min_version is not None and job.min_version > version:
             reason = f"version {job.min_version} is not published, the latest is {version}"
             return GenerateResult(id=job.sample.id, status=Status.UNAVAILABLE, reason=reason)
         try:
-            return self._rows(job.sample, job.sampling)
+            return self._rows(job)
         except Unscorable as error:
             return GenerateResult(id=job.sample.id, status=Status.INVALID_INPUT, reason=str(error))
 
-    def _rows(self, sample: GenerateSample, sampling: Sampling) -> list[Row]:
+    def _rows(self, job: GenerateJob) -> list[Row]:
+        sample, sampling = job.sample, job.sampling
         prompt_ids = tuple(self._prompt_ids(sample))
         self._check(prompt_ids, sampling)
         seed = sampling.seed if sample.seed is None else sample.seed
@@ -169,6 +175,8 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
                 min_new_tokens=sampling.min_new_tokens,
                 ignore_eos=sampling.ignore_eos,
                 raw_logprobs=sampling.raw_logprobs,
+                listener=job.listener,
+                number=number,
             )
             for number in range(sampling.n)
         ]
@@ -215,18 +223,7 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
         )
 
     def _result(self, sample: GenerateSample, rows: list[Row], sampled: list[Sampled]) -> GenerateResult:
-        rollouts = [
-            Rollout(
-                response=one.text,
-                token_ids=one.token_ids,
-                logprobs=one.logprobs,
-                finish_reason=one.finish_reason,
-                model_version=one.version,
-                raw_logprobs=one.raw_logprobs,
-                last_version=one.last_version,
-            )
-            for one in sampled
-        ]
+        rollouts = [rollout_of(one) for one in sampled]
         return GenerateResult(
             id=sample.id, status=Status.OK, rollouts=rollouts, prompt_token_ids=list(rows[0].prompt_ids)
         )

@@ -117,7 +117,7 @@ async def _answer(request: Request, native: Native[Any, Any], service: AnyServic
         begin = native.begin_stream or native.begin
         return _Lines(await begin(parsed, timeout_s), native, service)
     submission = await native.begin(parsed, timeout_s)
-    watcher = asyncio.create_task(_cancel_when_gone(request.receive, submission))
+    watcher = asyncio.create_task(cancel_when_gone(request.receive, submission))
     try:
         results = await submission.all()
     finally:
@@ -144,7 +144,7 @@ class _Lines(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the lines; items that have not started are dropped when the client leaves."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        watcher = asyncio.create_task(_cancel_when_gone(receive, self._submission))
+        watcher = asyncio.create_task(cancel_when_gone(receive, self._submission))
         try:
             async for chunk in self._submission.chunks():
                 lines = [
@@ -158,7 +158,8 @@ class _Lines(Response):
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _cancel_when_gone(receive: Receive, submission: Submission[Any]) -> None:
+async def cancel_when_gone(receive: Receive, submission: Submission[Any]) -> None:
+    """Cancel a submission as soon as its client has left; for a task beside the one that answers."""
     with suppress(asyncio.CancelledError):
         while (await receive())["type"] != "http.disconnect":
             pass

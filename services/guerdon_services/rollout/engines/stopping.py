@@ -1,5 +1,6 @@
-"""Where a response ends: at a token, or because of what it says."""
+"""Where a response ends: at a token, or because of what it says; and what of its text is certain before it does."""
 
+import re
 from collections.abc import Sequence
 from typing import cast
 
@@ -7,14 +8,22 @@ from transformers import PreTrainedTokenizerBase
 
 #: Tokens decoded beyond the longest stop string, so that a match never begins at the edge of the window.
 _MARGIN = 4
+#: What bytes that are no UTF-8 read as, half a character among them.
+_NO_TEXT = "\ufffd"
+#: A token that is one byte, in vocabularies that fall back on bytes.
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class StopStrings:
-    """Looks for the stop strings of one row in what it has sampled so far."""
+    """Looks for the stop strings of one row in what it has sampled so far.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> None:
+    Those that the first `ignored` tokens hold entirely do not count.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str], *, ignored: int = 0) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
+        self._ignored = ignored
         # A token is at least one byte of text, so no match is longer than this many tokens.
         self._window = max((len(text.encode()) for text in stop), default=0) + _MARGIN
 
@@ -23,11 +32,72 @@ class StopStrings:
         if not self._stop or self._first(decode(self._tokenizer, token_ids[-self._window :])) is None:
             return None
         text = decode(self._tokenizer, token_ids)
-        first = self._first(text)
+        before = decode(self._tokenizer, token_ids[: self._ignored]).rstrip(_NO_TEXT)
+        first = self._first(text, len(before))
         return None if first is None else text[:first]
 
-    def _first(self, text: str) -> int | None:
-        return min((found for stop in self._stop if (found := text.find(stop)) >= 0), default=None)
+    def _first(self, text: str, before: int = 0) -> int | None:
+        """Where the first stop string begins that ends after `before` characters."""
+        starts = (text.find(stop, max(0, before - len(stop) + 1)) for stop in self._stop)
+        return min((start for start in starts if start >= 0), default=None)
+
+
+class GrowingText:
+    """The text of one response while it is sampled.
+
+    Held back is what may still change or be cut off: half a character, a run of byte tokens, the beginning of a stop
+    string. Text is read in windows that begin a little before what is new, since what a token says may depend on the
+    one before it.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._window: list[int] = []
+        #: How many tokens of the window were read before.
+        self._read = 0
+        self._held = ""
+        self._given: list[str] = []
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        """What is certain after these further tokens, and was not before."""
+        self._window += token_ids
+        self._held += self._new()
+        certain = len(self._held) - self._unsure()
+        text, self._held = self._held[:certain], self._held[certain:]
+        self._given.append(text)
+        return text
+
+    def rest(self, whole: str) -> str:
+        """What is missing of the whole response."""
+        given = "".join(self._given)
+        return whole[len(given) :] if whole.startswith(given) else ""
+
+    def _new(self) -> str:
+        known = decode(self._tokenizer, self._window[: self._read])
+        text = decode(self._tokenizer, self._window)
+        if text == known and known:
+            del self._window[self._read :]  # special tokens
+        if len(text) <= len(known) or text.endswith(_NO_TEXT) or self._ends_with_byte():
+            return ""
+        self._window = self._window[self._read :]
+        self._read = len(self._window)
+        return text[len(known) :]
+
+    def _ends_with_byte(self) -> bool:
+        token = self._tokenizer.convert_ids_to_tokens(self._window[-1])
+        return isinstance(token, str) and _BYTE.fullmatch(token) is not None
+
+    def _unsure(self) -> int:
+        """Characters at the end with which a stop string begins."""
+        held = self._held
+        sizes = (
+            size
+            for stop in self._stop
+            for size in range(min(len(stop) - 1, len(held)), 0, -1)
+            if held.endswith(stop[:size])
+        )
+        return max(sizes, default=0)
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
