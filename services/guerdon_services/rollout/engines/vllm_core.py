@@ -5,7 +5,6 @@ Everything here runs on one event loop. vLLM's own names appear in this file, `v
 
 # pyright: reportMissingImports=false
 import os
-import signal
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -24,8 +23,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from guerdon_services.rollout.engine import Row
+from guerdon_services.rollout.engines.guard import Guard
 from guerdon_services.rollout.engines.vllm_updates import EngineDied, Pause
-from guerdon_services.rollout.engines.vllm_worker import SERVICE_PID
 from guerdon_services.rollout.settings import RolloutSettings
 
 #: Keys and values on a CPU, where nothing else is said: vLLM would take most of the machine's memory.
@@ -47,7 +46,13 @@ class Core:
 
     def __init__(self, settings: RolloutSettings, path: Path) -> None:
         self.gauge = _Gauge()
-        self._llm = _start(settings, path, self.gauge)
+        self._guard = Guard()
+        try:
+            with self._guard.marking():
+                self._llm = _start(settings, path, self.gauge)
+        except BaseException:
+            self._guard.close()
+            raise
         manager: Any = self._llm.engine_core.resources.engine_manager  # type: ignore[attr-defined]
         self.pids: list[int] = [process.pid for process in manager.processes]
         self._adapter: LoRARequest | None = None
@@ -180,9 +185,7 @@ class Core:
         """End the engine's processes."""
         with suppress(Exception):  # a dead engine may fail at that in many ways; what counts is below
             self._llm.shutdown(timeout=5)
-        for pid in self.pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._guard.close()
 
 
 class _Gauge(StatLoggerBase):
@@ -211,7 +214,6 @@ class _Gauge(StatLoggerBase):
 def _start(settings: RolloutSettings, path: Path, gauge: _Gauge) -> AsyncLLM:
     for name, value in _environment(settings).items():
         os.environ.setdefault(name, value)
-    os.environ[SERVICE_PID] = str(os.getpid())
     arguments = AsyncEngineArgs(**(_arguments(settings, path) | settings.vllm))  # type: ignore[arg-type]
     config = arguments.create_engine_config()
     return AsyncLLM.from_vllm_config(

@@ -1,14 +1,10 @@
 """What runs inside vLLM's worker processes; nothing else imports this module.
 
 vLLM has log-probs before temperature ("raw") and after truncation ("processed"). A trainer needs them between the two:
-at the sampling temperature, over the whole vocabulary. And a worker must not outlive the service that started it.
+at the sampling temperature, over the whole vocabulary.
 """
 
 # pyright: reportMissingImports=false
-import os
-import signal
-import threading
-import time
 from typing import Any
 
 import torch
@@ -16,11 +12,8 @@ from torch import Tensor
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.v1.sample.sampler import Sampler
 
-#: Environment variable with the process id of the service.
-SERVICE_PID = "GUERDON_ROLLOUT_PID"
 #: vLLM samples greedily below this temperature.
 _GREEDY_BELOW = 1e-5
-_LOOK_EVERY_S = 1.0
 
 
 class WorkerExtension:
@@ -69,26 +62,3 @@ class _TemperedSampler(Sampler):
             greedy_B = temperature_B < _GREEDY_BELOW
             logits_BV = logits_BV / torch.where(greedy_B, 1.0, temperature_B)[:, None]
         return logits_BV.log_softmax(-1)
-
-
-def _end_with_the_service() -> None:
-    service, engine = int(os.environ[SERVICE_PID]), os.getppid()
-    while _alive(service):
-        time.sleep(_LOOK_EVERY_S)
-    if engine != service and os.getppid() == engine:
-        os.kill(engine, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # After the name in brackets: Z is a process that nobody has reaped.
-            return file.read().rpartition(b")")[2].split()[0] != b"Z"
-    except FileNotFoundError:
-        return False
-
-
-# From the first moment: a service that is killed while its engine starts must leave nothing behind either.
-if os.environ.get(SERVICE_PID, str(os.getpid())) != str(os.getpid()):
-    threading.Thread(target=_end_with_the_service, name="service watch", daemon=True).start()

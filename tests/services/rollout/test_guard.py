@@ -1,0 +1,75 @@
+"""An engine's processes end with the service that started them, whatever becomes of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from guerdon_services.rollout.engines import guard
+
+#: A service whose engine is one process that has started another in a session of its own.
+_SERVICE = """
+import runpy, subprocess, sys, time
+worker = [sys.executable, "-c", "import time; print(0, flush=True); time.sleep(600)"]
+engine = f'''
+import subprocess, time
+worker = subprocess.Popen({worker!r}, start_new_session=True, stdout=subprocess.PIPE)
+worker.stdout.readline()
+print(worker.pid, flush=True)
+time.sleep(600)
+'''
+guard = runpy.run_path(sys.argv[1])["Guard"]()
+with guard.marking():
+    engine = subprocess.Popen([sys.executable, "-c", engine], stdout=subprocess.PIPE, text=True)
+other = subprocess.Popen(worker, stdout=subprocess.PIPE)
+print(engine.pid, engine.stdout.readline().strip(), other.pid, flush=True)
+if sys.argv[2] == "closes":
+    guard.close()
+    print("closed", flush=True)
+time.sleep(600)
+"""
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for something that must come, for at most two minutes."""
+    for _ in range(1200):
+        if happened():
+            return
+        threading.Event().wait(0.1)
+    pytest.fail("it did not happen within two minutes")
+
+
+@pytest.mark.parametrize("how", ["killed", "closes"])
+def test_marked_processes_end_with_the_service_and_no_others(how: str) -> None:
+    words = [sys.executable, "-c", _SERVICE, str(guard.__file__), how]
+    service = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert service.stdout is not None
+    started = [psutil.Process(int(pid)) for pid in service.stdout.readline().split()]
+    engine, worker, other = started
+    [guarding] = [one for one in psutil.Process(service.pid).children() if guard.__file__ in one.cmdline()]
+    try:
+        if how == "killed":
+            os.kill(service.pid, signal.SIGKILL)
+            service.wait()
+        else:
+            assert service.stdout.readline() == "closed\n"
+        until(lambda: all(gone(one) for one in (engine, worker, guarding)))
+        assert not gone(other)
+    finally:
+        service.kill()
+        service.communicate()
+        for one in started:
+            if one.is_running():
+                one.kill()
