@@ -2,13 +2,16 @@
 
 The engine lives on an event loop in a thread of its own; the threads of the runtime hand their groups over and wait.
 What a caller sees of an update or of a death is that the answer takes longer: the group is sampled again from its
-beginning. Nothing of a group is given out before all of it was begun by one version.
+beginning. What a listener has heard of a group stands: the rows that are missing are begun by the same version, or the
+group fails.
 """
 
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -19,10 +22,12 @@ from transformers import PreTrainedTokenizerBase
 from guerdon.types import VersionsResponse
 from guerdon_services import models
 from guerdon_services.rollout.engine import Row, Sampled
+from guerdon_services.rollout.engines.given import Given
 from guerdon_services.rollout.engines.stopping import StopStrings, decode, end_tokens
 from guerdon_services.rollout.engines.vllm_updates import EngineDied, Updates
 from guerdon_services.rollout.engines.vllm_weights import Followed
 from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.rollout.telling import Teller
 from guerdon_services.runtime.progress import report_progress
 from guerdon_services.runtime.scorer import NotReady, Unscorable
 
@@ -57,10 +62,11 @@ class VllmEngine:
             from guerdon_services.rollout.engines.vllm_core import Core
 
             start = partial(Core, settings)
-        self._followed = Followed(settings.model, settings.weights_dir)
-        self._config = json.loads((self._followed.path / "config.json").read_text())
-        self._tokenizer = models.load_tokenizer(self._followed.path)
-        self._end_tokens = _end_tokens(self._followed.path, self._config, self._tokenizer)
+        self._followed = Followed(settings.model, settings.weights_dir, max_rank=settings.max_lora_rank)
+        model = self._followed.source.model
+        self._config = json.loads((model / "config.json").read_text())
+        self._tokenizer = models.load_tokenizer(model)
+        self._end_tokens = _end_tokens(model, self._config, self._tokenizer)
         self._updates = Updates(settings, self._followed, start)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
@@ -172,47 +178,71 @@ class VllmEngine:
     async def _generate(self, rows: Sequence[Row]) -> list[Sampled]:
         if not rows:
             return []
+        given = Given()
         for _ in range(_LIVES):
             try:
-                return await self._group(rows)
+                return await self._group(rows, given)
             except EngineDied:
                 self._updates.died()
         raise NotReady(f"the engine died {_LIVES} times under this group")
 
-    async def _group(self, rows: Sequence[Row]) -> list[Sampled]:
+    async def _group(self, rows: Sequence[Row], given: Given) -> list[Sampled]:
         """All rows, begun by one version: again after an update that aborted some of them or came in between."""
         while True:
             core = await self._updates.serving()
             while core.gauge.full:
                 await asyncio.sleep(_ROOM_EVERY_S)
                 core = await self._updates.serving()
+            missing = given.missing(rows, self.version)
             with self._updates.running():
-                answers = await asyncio.gather(
-                    *(self._sample(core, row, n) for row, n in _merged(rows)), return_exceptions=True
-                )
+                asked = (self._sample(core, ask, given) for ask in _merged(missing))
+                answers = await _unless_gone(rows, asyncio.gather(*asked, return_exceptions=True))
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
             sampled = [one for several in cast(list[list[Sampled | None]], answers) for one in several]
             whole = [one for one in sampled if one is not None]
-            if len(whole) == len(rows) and len({one.version for one in whole}) == 1:
-                return whole
+            if len(whole) == len(missing) and len({one.version for one in whole}) <= 1:
+                return given.completed(dict(zip(missing, whole, strict=True)))
 
-    async def _sample(self, core: "Core", row: Row, n: int) -> list[Sampled | None]:
-        """`n` responses to one row; None for one that was aborted."""
+    async def _sample(self, core: "Core", ask: "_Ask", given: Given) -> list[Sampled | None]:
+        """The responses to one row; None for one that was aborted."""
+        row = ask.row
         if row.raw_logprobs and len(row.prompt_ids) + row.max_new_tokens >= core.context_length:
             raise Unscorable("sampling.raw_logprobs: leave one token of the context free to have them")
-        return [
-            await self._sampled(core, row, output) for output in await core.sample(row, n, self._end_tokens)
-        ]
+        if row.listener is not None:
+            return [await self._heard(core, ask, given)]
+        outputs = await core.sample(row, ask.n, self._end_tokens)
+        return [await self._sampled(core, row, output) for output in outputs]
 
-    async def _sampled(self, core: "Core", row: Row, output: Any) -> Sampled | None:
+    async def _heard(self, core: "Core", ask: "_Ask", given: Given) -> Sampled | None:
+        """The response to a row that somebody listens to."""
+        row, version = ask.row, self.version
+        teller = Teller(row, self._tokenizer, version)
+        token_ids, logprobs, output = list[int](), list[float](), None
+        async with aclosing(core.grow(row, self._end_tokens)) as outputs:
+            async for output in outputs:
+                new, scores = _tokens(output)
+                token_ids += new
+                logprobs += scores
+                if teller.tokens and new and output.finish_reason is None:
+                    given.begun(ask.place, version)
+                    teller.grew(new, scores)
+        sampled = await self._sampled(core, row, output, (token_ids, logprobs))
+        if sampled is not None:
+            given.ended(ask.place, sampled)
+            teller.ended(sampled)
+        return sampled
+
+    async def _sampled(
+        self, core: "Core", row: Row, output: Any, tokens: tuple[list[int], list[float]] | None = None
+    ) -> Sampled | None:
+        """The response that ended with `output`, which has all of its tokens unless given; None if it was aborted."""
         if output.finish_reason == "abort":
             return None
         if output.finish_reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended a response with {output.finish_reason!r}")
-        token_ids = list(output.token_ids)
-        logprobs = list(output.logprobs.logprobs)
+        token_ids, logprobs = tokens or _tokens(output)
         first, *_, last = [int(span.version) for span in output.weight_versions for _ in range(2)]
         raw: list[float] = []
         if row.raw_logprobs and first == last:
@@ -230,22 +260,58 @@ class VllmEngine:
 
     def _text(self, row: Row, token_ids: list[int], stop_reason: int | str | None) -> str:
         if isinstance(stop_reason, str):
-            cut = StopStrings(self._tokenizer, row.stop).cut(token_ids)
+            cut = StopStrings(self._tokenizer, row.stop, ignored=row.min_new_tokens).cut(token_ids)
             if cut is not None:
                 return cut
         ends = isinstance(stop_reason, int) and token_ids[-1] == stop_reason
         return decode(self._tokenizer, token_ids[:-1] if ends else token_ids)
 
 
-def _merged(rows: Sequence[Row]) -> list[tuple[Row, int]]:
-    """Neighbours that are the same and have no seed become one request: vLLM computes their prompt once."""
-    merged: list[tuple[Row, int]] = []
-    for row in rows:
-        if merged and row.seed is None and merged[-1][0] == row:
-            merged[-1] = (row, merged[-1][1] + 1)
+def _tokens(output: Any) -> tuple[list[int], list[float]]:
+    """The ids and log-probs of an output of vLLM's."""
+    return list(output.token_ids), list(output.logprobs.logprobs) if output.token_ids else []
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """One request to vLLM: `n` responses to a row, which is number `place` of the call."""
+
+    place: int
+    row: Row
+    n: int = 1
+
+
+def _merged(rows: Mapping[int, Row]) -> list[_Ask]:
+    """Neighbours that are the same and have no seed become one request: vLLM computes their prompt once.
+
+    Not where somebody listens: vLLM gives out nothing of such a request before all of it is there.
+    """
+    merged: list[_Ask] = []
+    for place, row in rows.items():
+        if merged and row.seed is None and row.listener is None and merged[-1].row == row:
+            merged[-1] = replace(merged[-1], n=merged[-1].n + 1)
         else:
-            merged.append((row, 1))
+            merged.append(_Ask(place, row))
     return merged
+
+
+async def _unless_gone(rows: Sequence[Row], work: asyncio.Future[T]) -> T:
+    """The result of `work`, which is cancelled once nobody listens to any of the rows any more.
+
+    Raises:
+        NotReady: it was cancelled.
+    """
+    if any(row.listener is None for row in rows):
+        return await work
+    try:
+        while not work.done():
+            if all(row.listener is not None and row.listener.gone for row in rows):
+                raise NotReady("nobody waits for the group any more")
+            await asyncio.wait([work], timeout=_LOOK_EVERY_S)
+        return work.result()
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
 
 
 def _end_tokens(folder: Path, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
