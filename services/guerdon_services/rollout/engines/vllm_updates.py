@@ -154,6 +154,9 @@ class Updates:
             except Unfit as error:
                 self._refuse(found, error)
                 return
+            if self._followed.was_sent(found):
+                self._followed.taken_up(found)
+                return
             await self._update(found)
 
     @property

@@ -56,6 +56,7 @@ class Followed(FollowedFolder):
         self._base = model
         self._max_rank = max_rank
         self._refused: set[tuple[int, ...]] = set()
+        self._sent: int | None = None
         self._held = HeldVersions(self._followed)
         try:
             self._hold_first()
@@ -123,16 +124,20 @@ class Followed(FollowedFolder):
         """`found` serves from now on."""
         superseded = self.path
         self.version, self.path, self._loaded = found.version, found.path, found.identity
-        self._read_version = found.version
+        self._read_version, self._sent = found.version, None
         self._held.release(superseded)
 
     def sent(self, version: int) -> None:
-        """Weights that a trainer sent serve; they are in no folder."""
-        self.version = version
+        """Weights that a trainer sent serve; they are in no folder yet."""
+        self.version = self._sent = version
+
+    def was_sent(self, found: Found) -> bool:
+        """Whether `found` is what a trainer sent, which it has now written down as well: there is nothing to read."""
+        return found.version == self._sent and not is_adapter(found.path)
 
     def fall_back(self) -> None:
         """Those that a trainer sent are lost: the folder's serve."""
-        self.version = self._read_version
+        self.version, self._sent = self._read_version, None
 
     def settle(self) -> None:
         """Where the folder that served is gone, let the newest whole version take its place: for a new engine.
