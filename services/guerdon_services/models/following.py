@@ -117,7 +117,8 @@ class FollowedModel(FollowedFolder):
         self._refused: tuple[int, ...] | None = None
         self.language_model = self._load(device)
         self._half_read = False
-        self._error = ""
+        #: For people: what is wrong with the latest version; empty where it serves.
+        self.refusal = ""
 
     def _load(self, device: str) -> LanguageModel:
         """The newest version; one that is removed while it is read, as newer ones came, gives way to the newest."""
@@ -180,15 +181,16 @@ class FollowedModel(FollowedFolder):
             return False
         self.version, self._loaded, self._half_read = latest.version, identity, False
         self.path = latest.path
-        self._error = ""
+        self.refusal = ""
         _log.info("weights taken up", version=latest.version)
         return True
 
     def _warn(self, version: str, error: Exception) -> None:
         """Say it once: the next look is a fraction of a second away."""
-        if str(error) != self._error:
+        refusal = f"version {version} was refused: {type(error).__name__}: {error}"
+        if refusal != self.refusal:
             _log.warning("weights refused", version=version, serving=self.version, error=str(error))
-        self._error = str(error)
+        self.refusal = refusal
 
 
 class FollowerSettings(ScorerSettings):

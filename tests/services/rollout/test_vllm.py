@@ -5,12 +5,12 @@ One engine serves all of them: a start takes a loaded machine a minute or more.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -313,6 +313,21 @@ def test_killed_in_the_middle_it_comes_back_and_the_group_is_whole(engine: VllmE
     assert drift(engine, [ROW]) < BOUND
 
 
+@contextmanager
+def served(folder: Path, tmp_path: Path) -> Iterator[tuple[psutil.Process, Path]]:
+    """`guerdon serve rollout` as a process, and the file that names its doors."""
+    doors = ["--http", "127.0.0.1:0", "--ready-file", str(tmp_path / "ready.json")]
+    settings = ["engine=vllm", f"model={folder}", "kv_cache_mb=64"]
+    words = [sys.executable, "-m", "guerdon", "serve", "rollout", *doors, *settings]
+    with (tmp_path / "log").open("wb") as log:
+        service = subprocess.Popen(words, stdout=log, stderr=log)
+        try:
+            yield psutil.Process(service.pid), tmp_path / "ready.json"
+        finally:
+            service.kill()
+            service.wait()
+
+
 def gone(process: psutil.Process) -> bool:
     try:
         return process.status() == psutil.STATUS_ZOMBIE
@@ -320,53 +335,42 @@ def gone(process: psutil.Process) -> bool:
         return True
 
 
-def until(happened: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait for something that must come while a process runs, for at most ten minutes."""
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for something that must come, for at most ten minutes."""
     for _ in range(6000):
         if happened():
             return
-        assert process is None or process.poll() is None
         threading.Event().wait(0.1)
     pytest.fail("it did not happen within ten minutes")
 
 
-@pytest.mark.parametrize("when", ["starting", "generating"])
-def test_nothing_outlives_a_service_that_is_killed(folder: Path, tmp_path: Path, when: str) -> None:
-    ready = tmp_path / "ready.json"
-    doors = ["--http", "127.0.0.1:0", "--ready-file", str(ready)]
-    settings = ["engine=vllm", f"model={folder}", "kv_cache_mb=64"]
-    words = [sys.executable, "-m", "guerdon", "serve", "rollout", *doors, *settings]
-    with (tmp_path / "log").open("wb") as log, ThreadPoolExecutor(1) as pool:
-        service = subprocess.Popen(words, stdout=log, stderr=log)
-        itself = psutil.Process(service.pid)
-        try:
-            if when == "starting":
-                # Before the engine's process has imported vLLM, or met its parent.
-                until(
-                    lambda: any("spawn_main" in " ".join(one.cmdline()) for one in itself.children()), service
-                )
-            else:
-                until(ready.exists, service)
-                url = json.loads(ready.read_text())["http"]
-                until(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 200, service)
-                body = {
-                    "samples": [{"id": str(number), "prompt_token_ids": [60]} for number in range(64)],
-                    "sampling": {"n": 8, "max_new_tokens": 500, "ignore_eos": True},
-                }
-                answer = pool.submit(
-                    httpx.post, f"{url}/v1/generate", json=body, timeout=600, trust_env=False
-                )
-                [worker] = [one for one in itself.children(recursive=True) if "Worker" in one.name()]
-                began = worker.cpu_times().user
-                until(lambda: worker.cpu_times().user > began + 0.5, service)
-                assert not answer.done()
-            started = itself.children(recursive=True)
-            assert len(started) >= {"starting": 2, "generating": 3}[when]
-            os.kill(service.pid, signal.SIGKILL)
-            service.wait()
-            until(lambda: all(gone(one) for one in started))
-            if when == "generating":
-                assert isinstance(answer.exception(), httpx.TransportError)
-        finally:
-            service.kill()
-            service.wait()
+def killed(service: psutil.Process) -> None:
+    """Kill a service, and see that its processes end."""
+    started = service.children(recursive=True)
+    service.kill()
+    until(lambda: all(gone(one) for one in [service, *started]))
+
+
+def test_nothing_outlives_a_service_that_is_killed_while_it_starts(folder: Path, tmp_path: Path) -> None:
+    with served(folder, tmp_path) as (service, _):
+        # Before the engine's process has imported vLLM, or met its parent.
+        until(lambda: any("spawn_main" in " ".join(one.cmdline()) for one in service.children()))
+        killed(service)
+
+
+def test_nothing_outlives_a_service_that_is_killed_while_it_samples(folder: Path, tmp_path: Path) -> None:
+    with served(folder, tmp_path) as (service, ready), ThreadPoolExecutor(1) as pool:
+        until(ready.exists)
+        url = json.loads(ready.read_text())["http"]
+        until(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 200)
+        body = {
+            "samples": [{"id": str(number), "prompt_token_ids": [60]} for number in range(64)],
+            "sampling": {"n": 8, "max_new_tokens": 500, "ignore_eos": True},
+        }
+        answer = pool.submit(httpx.post, f"{url}/v1/generate", json=body, timeout=600, trust_env=False)
+        [worker] = [one for one in service.children(recursive=True) if "Worker" in one.name()]
+        began = worker.cpu_times().user
+        until(lambda: worker.cpu_times().user > began + 0.5)
+        assert not answer.done()
+        killed(service)
+        assert isinstance(answer.exception(), httpx.TransportError)

@@ -8,6 +8,7 @@ from typing import Any
 
 from safetensors import safe_open
 
+from guerdon.fingerprint import BASE, fingerprint
 from guerdon_services.models import WeightsMismatch
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
@@ -15,8 +16,8 @@ CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 
 
-def check(folder: Path, model: Mapping[str, tuple[int, ...]], max_rank: int) -> None:
-    """See that an adapter is whole and made for a model with tensors of these shapes.
+def check(folder: Path, base: Path, model: Mapping[str, tuple[int, ...]], max_rank: int) -> None:
+    """See that an adapter is whole and made for the model in `base`, whose tensors have the shapes `model`.
 
     Every module's A is rank x inputs and its B outputs x rank.
 
@@ -25,6 +26,9 @@ def check(folder: Path, model: Mapping[str, tuple[int, ...]], max_rank: int) -> 
         ValueError: it is of another kind, or of a larger rank than `max_rank`.
     """
     settings = _settings(folder)
+    named = folder / BASE
+    if named.is_file() and named.read_text().strip() != fingerprint(base):
+        raise WeightsMismatch(f"{folder} was trained on other weights than those in {base}")
     with safe_open(folder / TENSORS, framework="numpy") as handle:
         shapes = {name: tuple(handle.get_slice(name).get_shape()) for name in handle.keys()}  # noqa: SIM118
     if not shapes:

@@ -50,8 +50,9 @@ class TransformersEngine:
 
     @property
     def state(self) -> str:
-        """What serves."""
-        return f"version {self.version} serves"
+        """What serves, and what went wrong last."""
+        serves, refusal = f"version {self.version} serves", self._followed.refusal
+        return f"{serves}; {refusal}" if refusal else serves
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

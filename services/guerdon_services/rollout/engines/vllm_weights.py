@@ -61,6 +61,8 @@ class Followed(FollowedFolder):
         try:
             self._hold_first()
             self._read_version = self.version
+            if self.source.adapter is not None:
+                self._can_adapt()
             if not (self.source.model / "config.json").is_file():
                 raise FileNotFoundError(f"no model in {self.source.model}: it holds no config.json")
             self._shapes = tensor_shapes(self.source.model)
@@ -175,9 +177,14 @@ class Followed(FollowedFolder):
             self._look()
 
     def _check_adapter(self, path: Path) -> None:
+        self._can_adapt()
+        adapters.check(path, self._base, self._shapes, self._max_rank)
+
+    def _can_adapt(self) -> None:
         if not self._max_rank:
             raise ValueError("it is an adapter, and the service was started without max_lora_rank")
-        adapters.check(path, self._shapes, self._max_rank)
+        if not (self._base / "config.json").is_file():
+            raise ValueError("it is an adapter, and the setting `model` names no single model to put it on")
 
 
 def tensor_shapes(folder: Path) -> Mapping[str, tuple[int, ...]]:
