@@ -21,6 +21,8 @@ MANIFESTS = DEPLOY / "manifests"
 CHECKS = DEPLOY / "checks"
 #: What deploy/manifests holds, by values file.
 PLAIN = ("cpu", "gpu", "verifiers-only")
+#: And what is written there by hand.
+WRITTEN = ("namespace", "files")
 DIGEST = f"sha256:{'0' * 64}"
 #: Rendered for the checks alone: the values file, and what is set beside it.
 VARIANTS = {
@@ -60,7 +62,8 @@ def main() -> int:
         passed = _same(rendered)
         for name, (values, settings) in VARIANTS.items():
             (rendered / f"{name}.yaml").write_text(render(tools, values, "--set", settings))
-        shutil.copy(MANIFESTS / "namespace.yaml", rendered)
+        for name in WRITTEN:
+            shutil.copy(MANIFESTS / f"{name}.yaml", rendered)
         files = sorted(rendered.glob("*.yaml"))
         passed &= "@sha256:" in (rendered / "digests.yaml").read_text()
         passed &= all([_run(command) for command in _commands(tools, rendered, files)])

@@ -53,12 +53,11 @@ def test_the_manifest_trains(tmp_path: Path) -> None:
         for name, pod in started.items():
             for probe in PROBES:
                 pod.wait(probe)
-            info = f"{pod.url}/v1/info"
-            assert httpx.get(info, trust_env=False, timeout=60).status_code == 401
-            headers = {"Authorization": f"Bearer {pods.TOKEN}"}
-            assert httpx.get(info, headers=headers, trust_env=False, timeout=60).json()["scorer"] == name
-            metrics = httpx.get(f"{pod.url}/metrics", headers=headers, trust_env=False, timeout=60).text
-            assert "guerdon_ready 1.0" in metrics
+            with httpx.Client(base_url=pod.url, trust_env=False, timeout=60, verify=False) as client:
+                assert client.get("/v1/info").status_code == 401
+                client.headers["Authorization"] = f"Bearer {pods.TOKEN}"
+                assert client.get("/v1/info").json()["scorer"] == name
+                assert "guerdon_ready 1.0" in client.get("/metrics").text
         assert trainer.process.wait(pods.PATIENCE_S) == 0, trainer.log.read_text()[-3000:]
         [row] = read_lines(tmp_path / "data/runs/quickstart/metrics.jsonl")
         assert (row["step"], row["unrewarded"], row["prm_version"]) == (1, 0, 1)

@@ -1,0 +1,1 @@
+"""What benchmarks/simulate.py is made of."""
