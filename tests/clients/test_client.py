@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -26,6 +27,7 @@ from guerdon.types import (
     Message,
     Result,
     Rollout,
+    RolloutPiece,
     Sample,
     Sampling,
     ScoreRequest,
@@ -112,6 +114,9 @@ class Rollouts(rollout_pb2_grpc.RolloutServiceServicer):
         assert isinstance(parsed, GenerateRequest)
         for index, sample in enumerate(parsed.samples):
             result = self.stub.generate_one(sample, parsed.sampling)
+            for number, rollout in enumerate(result.rollouts if parsed.each_rollout else ()):
+                piece = RolloutPiece(number=number, rollout=rollout)
+                yield codec.to_proto(IndexedGeneration(index=index, piece=piece))
             yield codec.to_proto(IndexedGeneration(index=index, result=result))
 
 
@@ -267,6 +272,22 @@ async def test_generation(connect: Connect) -> None:
     assert {index: group.rollouts for index, group in streamed.items()} == {
         index: group.rollouts for index, group in enumerate(groups)
     }
+
+
+async def test_each_rollout_of_a_streamed_group(connect: Connect, request: pytest.FixtureRequest) -> None:
+    client, sampling = connect(), Sampling(n=3)
+    prompts = [GenerateSample(id="p", prompt="a"), GenerateSample(prompt="b")]
+    items = [one async for one in client.generate_stream(prompts, sampling, each_rollout=True)]
+    groups = {index: item for index, item in items if isinstance(item, GenerateResult)}
+    assert [groups[index].rollouts[2].response for index in (0, 1)] == ["a!", "b!"]
+    pieces = [(index, item) for index, item in items if isinstance(item, RolloutPiece)]
+    if request.node.callspec.params["connect"] == "queue":
+        assert pieces == []  # an entry of a queue has one answer
+        return
+    assert [(index, piece.number) for index, piece in pieces] == list(itertools.product((0, 1), (0, 1, 2)))
+    for index, piece in pieces:
+        assert piece.rollout == groups[index].rollouts[piece.number]
+        assert items.index((index, piece)) < items.index((index, groups[index]))
 
 
 async def test_updates_versions_and_info(connect: Connect, stub: StubService) -> None:

@@ -59,6 +59,10 @@ def test_the_blocking_client_does_what_the_other_does(stub: StubService) -> None
         prompts, sampling = [GenerateSample(prompt="a")], Sampling(n=2)
         assert client.generate(prompts, sampling)[0].rollouts[1].response == "a!"
         assert [index for index, _ in client.generate_stream(prompts, sampling)] == [0]
+        ahead = [
+            type(one).__name__ for _, one in client.generate_stream(prompts, sampling, each_rollout=True)
+        ]
+        assert ahead == ["RolloutPiece", "RolloutPiece", "GenerateResult"]
         request = UpdateRequest(request_id="u", samples=[], order="before")
         assert client.update(request) == learn(request)
         assert client.versions().current == 1

@@ -1,5 +1,7 @@
 """What users of the official `openai` client ask of a policy; both engines' tests run it."""
 
+from typing import Any
+
 import openai
 import pytest
 
@@ -46,6 +48,39 @@ async def _completions(client: openai.AsyncOpenAI, model: str) -> None:
             texts[choice.index] += choice.text
     assert texts == {0: whole.choices[0].text, 1: whole.choices[1].text}
     assert usage is not None
+    await _stopped(client, model, whole.choices[0].text)
+
+
+async def _stopped(client: openai.AsyncOpenAI, model: str, text: str) -> None:
+    """A stream of the same choices with a stop string out of the first: whole and in pieces it says the same."""
+    stop = [text[2:4], "zz"]
+    asked: dict[str, Any] = {
+        "model": model,
+        "prompt": "6+0+4=",
+        "n": 2,
+        "max_tokens": 7,
+        "seed": 3,
+        "logprobs": 1,
+    }
+    extra = {"return_token_ids": True}
+    whole = await client.completions.create(**asked, stop=stop, extra_body=extra)
+    assert whole.choices[0].text == text[: text.index(stop[0])]
+    assert whole.choices[0].finish_reason == "stop"
+    said, reasons = dict.fromkeys((0, 1), ""), dict[int, list[str]]()
+    ids: dict[int, list[int]] = {0: [], 1: []}
+    logprobs: dict[int, list[float]] = {0: [], 1: []}
+    async for piece in await client.completions.create(**asked, stop=stop, extra_body=extra, stream=True):
+        [choice] = piece.choices
+        said[choice.index] += choice.text
+        ids[choice.index] += choice.model_extra["token_ids"]
+        logprobs[choice.index] += choice.logprobs.token_logprobs
+        if choice.finish_reason:
+            reasons.setdefault(choice.index, []).append(choice.finish_reason)
+    for choice in whole.choices:
+        assert said[choice.index] == choice.text
+        assert ids[choice.index] == choice.model_extra["token_ids"]  # type: ignore[index]
+        assert logprobs[choice.index] == pytest.approx(choice.logprobs.token_logprobs, abs=1e-4)  # type: ignore[union-attr]
+        assert reasons[choice.index] == [choice.finish_reason]
 
 
 async def _chats(client: openai.AsyncOpenAI, model: str) -> None:
@@ -77,9 +112,11 @@ async def _chats(client: openai.AsyncOpenAI, model: str) -> None:
         extra_body={"min_p": 0.01},
         stream=True,
     )
-    text, reasons = "", list[str]()
+    text, reasons, roles = "", list[str](), list[str | None]()
     async for piece in stream:
+        roles.append(piece.choices[0].delta.role)
         text += piece.choices[0].delta.content or ""
         reasons += [piece.choices[0].finish_reason] if piece.choices[0].finish_reason else []
     assert text == choice.message.content
     assert reasons == [choice.finish_reason]
+    assert (roles[0], set(roles[1:]) - {None}) == ("assistant", set())

@@ -48,14 +48,6 @@ async def refusal(http: httpx.AsyncClient, path: str, body: Any) -> tuple[int, d
     return response.status_code, response.json()["error"]
 
 
-def events(text: str) -> list[Any]:
-    """The data of server-sent events; the last is [DONE]."""
-    lines = [line for line in text.split("\n\n") if line]
-    assert all(line.startswith("data: ") for line in lines)
-    assert lines[-1] == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-
-
 async def test_the_official_client(http: httpx.AsyncClient) -> None:
     async with openai.AsyncOpenAI(base_url=f"{http.base_url}/v1", api_key="none", max_retries=0) as client:
         await openai_calls.run(client)
@@ -139,29 +131,6 @@ async def test_stop(http: httpx.AsyncClient) -> None:
         [choice] = (await post(http, COMPLETIONS, prompt="a", seed=1, max_tokens=30, stop=stop))["choices"]
         assert choice["text"] == whole[: whole.index(whole[6:8])]
         assert choice["finish_reason"] == "stop"
-
-
-async def test_streams(http: httpx.AsyncClient) -> None:
-    body = {"prompt": ["a", "b"], "n": 2, "seed": 5, "max_tokens": 6}
-    whole = await post(http, COMPLETIONS, **body)
-    usage = {"include_usage": True}
-    response = await http.post(COMPLETIONS, json={**body, "stream": True, "stream_options": usage})
-    assert response.headers["content-type"].startswith("text/event-stream")
-    *pieces, last = events(response.text)
-    choices = sorted((piece["choices"][0] for piece in pieces), key=lambda choice: choice["index"])
-    assert choices == whole["choices"]
-    assert len({piece["id"] for piece in pieces}) == 1
-    assert last["choices"] == []
-    assert last["usage"] == whole["usage"]
-
-
-async def test_chat_streams(http: httpx.AsyncClient) -> None:
-    body = {"messages": [{"role": "user", "content": "hi"}], "seed": 5, "max_tokens": 6}
-    whole = await post(http, CHAT, **body)
-    response = await http.post(CHAT, json={**body, "stream": True})
-    [piece] = events(response.text)
-    assert piece["object"] == "chat.completion.chunk"
-    assert piece["choices"][0]["delta"] == whole["choices"][0]["message"]
 
 
 async def test_a_failure_in_a_stream_is_its_last_event(http: httpx.AsyncClient) -> None:
