@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,12 +28,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from peers.cpu import ChildrenClock
 
 from guerdon.client import AsyncClient
 from guerdon.redis_server import redis_server
+from guerdon.supervisor import ProcessSpec, Supervisor, free_ports
 from guerdon.types import GenerateSample, Sampling, Status
 from guerdon_services.models import load, load_tokenizer
 from guerdon_services.rollout import engines
@@ -188,35 +187,26 @@ def _queue(folder: Path, prompts: list[tuple[int, ...]], new: int) -> Iterator[S
     sampling = Sampling(n=N, max_new_tokens=new)
     samples = [GenerateSample(prompt_token_ids=list(prompt)) for prompt in prompts]
     with redis_server() as url, tempfile.TemporaryDirectory() as scratch:
-        ready = Path(scratch) / "ready"
-        words = [
-            sys.executable,
-            "-m",
-            "guerdon",
-            "serve",
-            "rollout",
-            "--queue",
-            url,
-            "--ready-file",
-            str(ready),
-        ]
-        with subprocess.Popen([*words, f"model={folder}", "engine=vllm"]) as process:
-            while not ready.exists():
-                if process.poll() is not None:
-                    raise RuntimeError("the service ended")
-                time.sleep(0.2)
+        http = f"127.0.0.1:{free_ports(1)[0]}"
+        command = [sys.executable, "-m", "guerdon", "serve", "rollout", "--http", http, "--queue", url]
+        service = ProcessSpec(
+            name="rollout",
+            command=[*command, f"model={folder}", "engine=vllm"],
+            env={},
+            log_path=Path(scratch) / "rollout.log",
+            ready_url=f"http://{http}/readyz",
+        )
 
-            async def once() -> int:
-                async with AsyncClient(url, service="rollout", timeout_s=600) as client:
-                    results = await client.generate(samples, sampling)
-                assert all(result.status is Status.OK for result in results), results[0].reason
-                return sum(len(rollout.token_ids) for result in results for rollout in result.rollouts)
+        async def once() -> int:
+            async with AsyncClient(url, service="rollout", timeout_s=600) as client:
+                results = await client.generate(samples, sampling)
+            assert all(result.status is Status.OK for result in results), results[0].reason
+            return sum(len(rollout.token_ids) for result in results for rollout in result.rollouts)
 
-            try:
-                yield lambda: asyncio.run(once())
-            finally:
-                for child in (*psutil.Process(process.pid).children(recursive=True), process):
-                    child.terminate()
+        with Supervisor([service]) as supervisor:
+            # A model that vLLM does not run ends the benchmark here, with the service's log.
+            supervisor.wait_ready(timeout_s=600)
+            yield lambda: asyncio.run(once())
 
 
 def _ours(name: str) -> Any:
