@@ -1,4 +1,4 @@
-"""Renders the values of combinations.yaml: each must give valid objects, or be refused in the words that stand there.
+"""Renders the values of combinations.yaml: each must give valid objects, or be refused, in the words that stand there.
 
 Run by the tools' Python: combinations.py HELM CHART
 """
@@ -38,6 +38,7 @@ def _mistakes(case: dict[str, Any], command: list[str], values: str, chart: Path
     namespace = case.get("namespace", "guerdon")
     name = case.get("name") or f"{case.get('set', '')} {case.get('release', '')}"
     items: list[dict[str, Any]] = []
+    rendered = ""
     for release in (case.get("release", "guerdon"), case.get("beside")):
         if release is None:
             continue
@@ -51,8 +52,10 @@ def _mistakes(case: dict[str, Any], command: list[str], values: str, chart: Path
             return [f"{name}: not refused by {case['refused']!r}, helm said: {said}"]
         if result.returncode:
             return [f"{name}: {result.stderr.strip()}"]
+        rendered += result.stdout
         items += list(yaml.load_all(result.stdout, yaml.CSafeLoader))
-    wrong = [one for item in items for one in validate.mistakes(item, validate.VERSIONS[:1])]
+    wrong = [f"nothing shows {text!r}" for text in case.get("shows", []) if text not in rendered]
+    wrong += [one for item in items for one in validate.mistakes(item, validate.VERSIONS[:1])]
     return [f"{name}: {one}" for one in (*wrong, *relations.mistakes(items, namespace))]
 
 
