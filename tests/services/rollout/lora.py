@@ -1,6 +1,8 @@
 """LoRA adapters as peft writes them, made without it: the environment of vLLM's tests has no whole peft."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -29,17 +31,22 @@ def write_adapter(
     (path / "adapter_config.json").write_text(json.dumps(config))
 
 
-def write_merged(path: Path, base: Path, adapter: Path) -> None:
-    """The model of `base` with an adapter added to its weights: W + alpha / rank B A."""
-    loaded = models.load(base)
+@contextmanager
+def merged(model: nn.Module, adapter: Path) -> Iterator[None]:
+    """Within it an adapter is added to the model's weights: W + alpha / rank B A."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     tensors = load_file(adapter / "adapter_model.safetensors")
-    modules = dict(loaded.model.named_modules())
+    modules = dict(model.named_modules())
+    before: dict[str, Tensor] = {}
     with torch.no_grad():
         for name in {name.removesuffix(".lora_A.weight") for name in tensors if ".lora_A." in name}:
-            delta = tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"]
             layer = modules[name.removeprefix("base_model.model.")]
             assert isinstance(layer, nn.Linear)
+            before[name] = layer.weight.clone()
+            delta = tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"]
             layer.weight += config["lora_alpha"] / config["r"] * delta
-    loaded.model.save_pretrained(path)
-    loaded.tokenizer.save_pretrained(path)
+        yield
+        for name, weight in before.items():
+            layer = modules[name.removeprefix("base_model.model.")]
+            assert isinstance(layer, nn.Linear)
+            layer.weight.copy_(weight)

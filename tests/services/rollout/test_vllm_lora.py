@@ -1,5 +1,6 @@
 """Published LoRA adapters in vLLM itself: `make test-vllm`. Elsewhere these tests skip."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from guerdon_services.rollout import engines
 from guerdon_services.rollout.engine import Row, Sampled
 from guerdon_services.rollout.engines.vllm import VllmEngine
 from guerdon_services.rollout.settings import RolloutSettings
-from tests.services.rollout.lora import write_adapter, write_merged
+from tests.services.rollout.lora import merged, write_adapter
 
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
@@ -25,7 +27,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("default")]
 #: As for whole weights: what fp32 engines on one CPU may differ by, in nats.
 BOUND = 1e-4
 ROW = Row(
-    prompt_ids=(504, 1200, 2810), max_new_tokens=24, temperature=1.0, top_p=1.0, top_k=0, stop=(), seed=1
+    prompt_ids=(504, 1200, 2810), max_new_tokens=12, temperature=1.0, top_p=1.0, top_k=0, stop=(), seed=1
 )
 LONG = replace(ROW, max_new_tokens=60, ignore_eos=True)
 
@@ -63,9 +65,17 @@ def policy(engine: VllmEngine) -> Iterator[Callable[[str], None]]:
     engine._updates._settings = before
 
 
-def drift(engine: VllmEngine, merged: Path, rows: list[Row]) -> float:
-    """The largest difference between the engine's log-probs and a forward of the merged model, in nats."""
-    model = models.load(merged).model
+@pytest.fixture(scope="module")
+def base(smollm2_folder: Path) -> models.LanguageModel:
+    return models.load(smollm2_folder)
+
+
+#: The prompt of the second fills blocks of the prefix cache.
+ROWS = [ROW, replace(ROW, prompt_ids=tuple(range(300, 400)), seed=2)]
+
+
+def drift(engine: VllmEngine, model: Any, rows: list[Row] = ROWS) -> float:
+    """The largest difference between the engine's log-probs and a forward of a model, in nats."""
     return max(
         abs(ours - theirs)
         for row, sampled in zip(rows, engine.generate(rows), strict=True)
@@ -81,108 +91,116 @@ def plain_logps(model: Any, row: Row, sampled: Sampled) -> list[float]:
     return [logps[before + step, token].item() for step, token in enumerate(sampled.token_ids)]
 
 
-#: The prompt fills blocks of the prefix cache.
-ROWS = [ROW, replace(ROW, prompt_ids=tuple(range(300, 400))), replace(ROW, seed=2)]
-
-
 def taken_up(engine: VllmEngine, version: int) -> str:
     """What there is to say of an update that must have worked."""
     began = time.monotonic()
     engine.refresh()
     assert (engine.version, engine.state) == (version, f"version {version} serves")
-    return f"{time.monotonic() - began:.2f} s"
+    return f"taken up in {time.monotonic() - began:.2f} s"
 
 
 def test_an_adapter_serves_then_the_next_then_whole_weights_then_an_adapter(
-    engine: VllmEngine, smollm2_folder: Path, followed: Path, tmp_path: Path
+    engine: VllmEngine, base: models.LanguageModel, smollm2_folder: Path, followed: Path
 ) -> None:
-    pids, merged = engine.pids, tmp_path / "merged"
-    assert drift(engine, smollm2_folder, ROWS) < BOUND
-    for version, seed in ((1, 1), (2, 2)):
-        published = weights.publish(
-            followed, version, lambda path, seed=seed: write_adapter(path, smollm2_folder, seed=seed, rank=12)
+    pids = engine.pids
+
+    def publish(version: int, rank: int) -> weights.Published:
+        return weights.publish(
+            followed, version, lambda path: write_adapter(path, smollm2_folder, seed=version, rank=rank)
         )
+
+    def publish_whole(version: int, adapter: Path) -> None:
+        def write(path: Path) -> None:
+            with merged(base.model, adapter):
+                base.model.save_pretrained(path)
+            base.tokenizer.save_pretrained(path)
+
+        weights.publish(followed, version, write)
+
+    def serves(published: weights.Published, version: int, what: str) -> None:
         said = taken_up(engine, version)
-        write_merged(merged, smollm2_folder, published.path)
-        off = drift(engine, merged, ROWS)
-        print(f"adapter {version}: taken up in {said}, log-probs differ by {off:.1e}")
+        with merged(base.model, published.path):
+            off = drift(engine, base.model)
+        # The figures of docs/rollout.md; -s shows them.
+        print(f"{what}: {said}, log-probs differ by {off:.1e}")
         assert off < BOUND
-        assert drift(engine, smollm2_folder, ROWS) > 0.1, "it does change the policy"
         assert {(one.version, one.last_version) for one in engine.generate(ROWS)} == {(version, None)}
 
-    weights.publish(followed, 3, lambda path: write_merged(path, smollm2_folder, published.path))
-    said = taken_up(engine, 3)
-    off = drift(engine, engine._followed.path, ROWS)
-    print(f"whole weights: taken up in {said}, log-probs differ by {off:.1e}")
-    assert off < BOUND
-
+    assert drift(engine, base.model) < BOUND
+    serves(publish(1, 12), 1, "an adapter")
+    assert drift(engine, base.model) > 0.1, "it does change the policy"
+    second = publish(2, 12)
+    serves(second, 2, "the next adapter")
+    publish_whole(3, second.path)
+    serves(second, 3, "whole weights")
     # On the model that the service was started with, not on what was published in between.
-    published = weights.publish(followed, 4, lambda path: write_adapter(path, smollm2_folder, seed=4, rank=8))
-    said = taken_up(engine, 4)
-    write_merged(merged, smollm2_folder, published.path)
-    off = drift(engine, merged, ROWS)
-    print(f"an adapter after whole weights: taken up in {said}, log-probs differ by {off:.1e}")
-    assert off < BOUND
+    serves(publish(4, 8), 4, "an adapter after whole weights")
     assert engine.pids == pids, "without another start"
 
 
 def test_under_keep_responses_go_on_with_the_next_adapter(
-    engine: VllmEngine, policy: Any, smollm2_folder: Path, followed: Path, tmp_path: Path
+    engine: VllmEngine, policy: Any, base: models.LanguageModel, smollm2_folder: Path, followed: Path
 ) -> None:
     policy("keep")
     old = engine.version
     with ThreadPoolExecutor(1) as pool:
         steps = engine._updates.steps
         group = pool.submit(engine.generate, [replace(LONG, seed=seed) for seed in range(3)])
-        while engine._updates.steps < steps + 5:
-            time.sleep(0.01)
+        for _ in range(60_000):
+            if engine._updates.steps > steps + 5:
+                break
+            threading.Event().wait(0.01)
         published = weights.publish(
             followed, old + 1, lambda path: write_adapter(path, smollm2_folder, seed=5)
         )
         engine.refresh()
         assert {(one.version, one.last_version) for one in group.result()} == {(old, old + 1)}
-    write_merged(tmp_path / "merged", smollm2_folder, published.path)
-    assert drift(engine, tmp_path / "merged", [*ROWS, LONG]) < BOUND
-    # The last tokens of those that went on are those of the new adapter.
-    model = models.load(tmp_path / "merged").model
-    for sampled in group.result():
-        assert sampled.logprobs[-10:] == pytest.approx(plain_logps(model, LONG, sampled)[-10:], abs=BOUND)
+    with merged(base.model, published.path):
+        assert drift(engine, base.model, [*ROWS, LONG]) < BOUND
+        # The last tokens of those that went on are those of the new adapter, what it sees of the first ones too.
+        for sampled in group.result():
+            expected = plain_logps(base.model, LONG, sampled)
+            assert sampled.logprobs[-10:] == pytest.approx(expected[-10:], abs=BOUND)
+            assert sampled.logprobs[0] != pytest.approx(expected[0], abs=0.01)
+
+
+def torn(path: Path, base: Path) -> None:
+    write_adapter(path, base, seed=6)
+    file = path / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def too_large(path: Path, base: Path) -> None:
+    write_adapter(path, base, seed=7, rank=32)
 
 
 def test_what_vllm_refuses_leaves_the_old_adapter_serving(
-    engine: VllmEngine, smollm2_folder: Path, followed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: VllmEngine,
+    base: models.LanguageModel,
+    smollm2_folder: Path,
+    followed: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    version, serving = engine.version, engine._followed.path
-    write_merged(tmp_path / "merged", smollm2_folder, serving)
+    version, pids = engine.version, engine.pids
     # Past our own checks, which are tested elsewhere.
     monkeypatch.setattr(engine._followed, "check", lambda found: None)
-
-    def torn(path: Path) -> None:
-        write_adapter(path, smollm2_folder, seed=6)
-        file = path / "adapter_model.safetensors"
-        file.write_bytes(file.read_bytes()[:-1000])
-
-    ranks: list[Callable[[Path], None]] = [
-        torn,
-        lambda path: write_adapter(path, smollm2_folder, seed=7, rank=32),
-    ]
-    for number, write in enumerate(ranks, 1):
-        weights.publish(followed, version + number, write)
+    for number, write in enumerate((torn, too_large), 1):
+        weights.publish(followed, version + number, lambda path, write=write: write(path, smollm2_folder))
         engine.refresh()
         assert engine.version == version
         assert engine.state.startswith(f"version {version} serves; version {version + number} was refused: ")
-        assert drift(engine, tmp_path / "merged", ROWS) < BOUND
+        with merged(base.model, engine._followed.path):
+            assert drift(engine, base.model) < BOUND
+    assert engine.pids == pids, "without another start"
 
 
 def test_a_killed_engine_comes_back_with_its_adapter(
-    engine: VllmEngine, smollm2_folder: Path, tmp_path: Path
+    engine: VllmEngine, base: models.LanguageModel, followed: Path
 ) -> None:
-    version = engine.version
-    write_merged(tmp_path / "merged", smollm2_folder, engine._followed.path)
-    import psutil
-
-    [victim] = engine.pids
+    version, [victim] = engine.version, engine.pids
+    assert not weights.version_path(followed, version).exists(), "its publisher has removed it"
     psutil.Process(victim).kill()
-    assert drift(engine, tmp_path / "merged", ROWS) < BOUND
+    with merged(base.model, engine._followed.path):
+        assert drift(engine, base.model) < BOUND
     assert engine.version == version
     assert engine.pids != [victim]

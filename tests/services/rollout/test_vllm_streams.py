@@ -16,7 +16,7 @@ from guerdon_services.rollout.engines.vllm_updates import EngineDied
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.listening import Listener, Piece
 from guerdon_services.runtime.scorer import NotReady
-from tests.services.rollout.test_vllm_life import FakeCore, World, publish, until
+from tests.services.rollout.fake_vllm import FakeCore, World, publish, until
 
 TOKENS = 6
 
