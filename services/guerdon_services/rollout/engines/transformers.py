@@ -20,6 +20,7 @@ from guerdon_services.rollout.engines.kv_cache import roomy_cache
 from guerdon_services.rollout.engines.sampling import Sampler
 from guerdon_services.rollout.engines.stopping import StopStrings, decode, end_tokens
 from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.rollout.telling import Teller
 from guerdon_services.runtime.progress import report_progress
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -214,7 +215,8 @@ class _Progress:
         self._tokenizer = tokenizer
         self._ends = ends
         self._version = version
-        self._stop = StopStrings(tokenizer, row.stop)
+        self._stop = StopStrings(tokenizer, row.stop, ignored=max(0, row.min_new_tokens - 1))
+        self._teller = None if row.listener is None else Teller(row, tokenizer, version)
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
         self._raw_logprobs: list[float] = []
@@ -235,6 +237,16 @@ class _Progress:
             self.finish_reason = "stop"
         elif written == self._row.max_new_tokens:
             self.finish_reason = "length"
+        if self._teller is not None:
+            self._tell(self._teller, token, logprob)
+
+    def _tell(self, teller: Teller, token: int, logprob: float) -> None:
+        if teller.gone:
+            self.finish_reason = self.finish_reason or "length"  # whatever it says, nobody hears it
+        elif self.finish_reason is None:
+            teller.grew([token], [logprob])
+        else:
+            teller.ended(self.result())
 
     def result(self) -> Sampled:
         """The finished response."""
