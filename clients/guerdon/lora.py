@@ -7,10 +7,14 @@ Without its adapters the model is what it was before, so no second copy of the b
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+
+from guerdon.fingerprint import BASE, fingerprint
 
 _NAME = "default"  # peft's own name for the only adapter
 
@@ -34,6 +38,7 @@ class Adapters:
             r=rank, lora_alpha=cast(int, alpha), target_modules=targets, lora_dropout=0.0, bias="none"
         )
         inject_adapter_in_model(settings, model)
+        self._settings = settings
         self._layers: dict[str, Any] = {
             name: layer for name, layer in model.named_modules() if isinstance(layer, BaseTunerLayer)
         }
@@ -59,6 +64,23 @@ class Adapters:
                 tensor = tensor + self._delta(path, state).to(tensor.dtype)
             merged[f"{path}.{leaf}" if wrapped else name] = tensor
         return merged
+
+    def write(self, state: Mapping[str, Tensor], folder: Path, base: Path) -> None:
+        """The adapters of a whole state as peft's folder, with the fingerprint of the model that they are put on."""
+        from safetensors.torch import save_file
+
+        tensors = {
+            f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": tensor.detach().cpu().contiguous()
+            for name, tensor in adapter_tensors(state).items()
+        }
+        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        settings = copy(self._settings)
+        settings.base_model_name_or_path = str(base)
+        # By their whole names: a pattern may mean other modules to another reader.
+        settings.target_modules = sorted(self._layers)
+        settings.inference_mode = True
+        settings.save_pretrained(str(folder))
+        (folder / BASE).write_text(fingerprint(base))
 
     def _delta(self, path: str, state: Mapping[str, Tensor]) -> Tensor:
         """What the adapters of a layer add to its weight; peft's own needs weights that are not sharded."""

@@ -89,6 +89,11 @@ class Policy(nn.Module):
             state[name] = made[id(tensor)]
         return state if self.adapters is None else self.adapters.merged(state)
 
+    def published_adapters(self) -> dict[str, Tensor]:
+        """The whole adapters; all ranks must ask."""
+        state = adapter_tensors(self.model.state_dict(keep_vars=True))
+        return {name: whole(tensor) for name, tensor in state.items()}
+
     def idle(self) -> Tensor:
         """A zero with zero gradients, for a rank without rows: all must take part in every forward and backward."""
         logps_N, _ = self([ScoredSequence([0], [0])], 1.0, entropy=False)

@@ -2,12 +2,14 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from guerdon_trainer import checkpoint
@@ -16,7 +18,7 @@ from guerdon_trainer.checkpoint import RunState
 from guerdon_trainer.collect import Collected, Collector
 from guerdon_trainer.config import RunConfig
 from guerdon_trainer.data import load_questions
-from guerdon_trainer.distributed import local_device, orders, tell
+from guerdon_trainer.distributed import local_device, orders, rank, tell
 from guerdon_trainer.evaluate import evaluate
 from guerdon_trainer.filters import GroupFilter
 from guerdon_trainer.groups import ProcessRewards
@@ -31,7 +33,8 @@ from guerdon_trainer.service_calls import ServiceClient
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.step import kl_in_reward, make_learner, optimise
 from guerdon_trainer.trackers import Tracked, Trackers, check_trackers
-from guerdon_trainer.weights import publish_policy, save_policy
+from guerdon_trainer.weights import publish_adapters, publish_policy, save_policy
+from guerdon_trainer.weights_push import open_push
 
 
 def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> RunState:
@@ -95,7 +98,12 @@ class Run:
         self._timer = Timer()
         # Names this attempt: a step that is repeated is a new update to the PRM, also when no checkpoint came between.
         self._attempt_id = uuid.uuid4().hex[:8]
+        self._send: Callable[[int, Mapping[str, Tensor]], bool] | None = None
         self.hand_over(self.state.policy_version)
+        # Later versions may be sent: this one is what services start with.
+        push = open_push(config.rollout.push, self.device) if rank() == 0 else None
+        if push is not None:
+            self._send = partial(push.send, say=view.message)
 
     def _initial(self, model: PreTrainedModel) -> PreTrainedModel:
         """The policy before the first step; with adapters the model itself, without them."""
@@ -213,7 +221,11 @@ class Run:
 
     def hand_over(self, version: int) -> None:
         """This rank's part of publishing the current weights as a version."""
-        publish_policy(self.learner.policy, self._tokenizer, self.folder.weights, version)
+        lora, policy = self.config.optimizer.lora, self.learner.policy
+        if lora is not None and lora.publish == "adapter":
+            publish_adapters(policy, self.folder.policy, self.folder.weights, version)
+        else:
+            publish_policy(policy, self._tokenizer, self.folder.weights, version, self._send)
 
     def row(
         self, collected: Collected, batch: Batch, process: ProcessRewards | None, learned: dict[str, float]

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -13,11 +15,30 @@ from guerdon_trainer.distributed import rank
 from guerdon_trainer.model import Policy
 
 
-def publish_policy(policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path, version: int) -> None:
-    """Write the policy as a Hugging Face folder and make it the version to serve; every rank must call it."""
+def publish_policy(
+    policy: Policy,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    version: int,
+    send: Callable[[int, Mapping[str, Tensor]], object] | None = None,
+) -> None:
+    """Write the policy as a Hugging Face folder and make it the version to serve; every rank must call it.
+
+    Before that `send(version, tensors)` may bring it to services by a shorter way.
+    """
     state = policy.published_state()
     if rank() == 0:
+        if send is not None:
+            send(version, state)
         weights.publish(folder, version, lambda path: _write(policy, tokenizer, path, state))
+
+
+def publish_adapters(policy: Policy, base: Path, folder: Path, version: int) -> None:
+    """As `publish_policy`, with the policy's adapters alone; `base` holds the model that they are put on."""
+    state, adapters = policy.published_adapters(), policy.adapters
+    if rank() == 0 and adapters is not None:
+        with _full_disks_said(folder):
+            weights.publish(folder, version, lambda path: adapters.write(state, path, base))
 
 
 def save_policy(policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -33,8 +54,14 @@ def save_policy(policy: Policy, tokenizer: PreTrainedTokenizerBase, folder: Path
 
 
 def _write(policy: Policy, tokenizer: PreTrainedTokenizerBase, path: Path, state: dict[str, Tensor]) -> None:
-    try:
+    with _full_disks_said(path):
         policy.model.save_pretrained(path, state_dict=state)
+    tokenizer.save_pretrained(path)
+
+
+@contextmanager
+def _full_disks_said(path: Path) -> Generator[None]:
+    try:
+        yield
     except SafetensorError as error:  # as safetensors says that a disk is full
         raise OSError(f"{path} could not be written; the last checkpoint stands: {error}") from error
-    tokenizer.save_pretrained(path)

@@ -18,6 +18,7 @@ from guerdon_trainer.config.run import RunConfig
 from guerdon_trainer.config.services import (
     FailureConfig,
     ProcessRewardConfig,
+    PushConfig,
     RewardConfig,
     RolloutConfig,
     SourceConfig,
@@ -33,6 +34,7 @@ __all__ = [
     "LossConfig",
     "OptimizerConfig",
     "ProcessRewardConfig",
+    "PushConfig",
     "RecipeError",
     "RewardConfig",
     "RolloutConfig",

@@ -62,6 +62,7 @@ def check_fit(config: "RunConfig") -> None:
     """
     _check_advantage(config)
     _check_replicas(config)
+    _check_adapters(config)
     _check_weights(config)
     _check_filters(config)
     if isinstance(config.loss, NftConfig):
@@ -135,6 +136,33 @@ def _check_replica_settings(learner: Mapping[str, Any], replica: Mapping[str, An
         )
     if "beta" in replica and replica["beta"] != learner.get("beta"):
         raise ValueError("services: leave beta out of the replicas' settings: they take the learner's")
+
+
+def _check_adapters(config: "RunConfig") -> None:
+    lora = config.optimizer.lora
+    if lora is None or lora.publish == "merged":
+        return
+    key = "optimizer.lora.publish adapter"
+    if config.rollout.push is not None:
+        raise ValueError(f"{key} goes without rollout.push, which sends whole weights")
+    for reward in config.outcome_rewards:
+        if reward.follows_policy:
+            raise ValueError(
+                f"{key} is for rollouts alone: reward {reward.name!r} follows the policy, as a whole model"
+            )
+    published = str(config.run_folder / "weights" / "policy")
+    for name, service in config.services.items():
+        settings = service.settings
+        if published in (settings.get("model"), settings.get("policy_weights_dir")):
+            raise ValueError(
+                f"{key}: service {name!r} needs whole models in {published}; a rollout service takes adapters "
+                "with model the initial policy and weights_dir that folder"
+            )
+        if settings.get("weights_dir") != published:
+            continue
+        most = settings.get("max_lora_rank", 0)
+        if settings.get("engine") != "vllm" or not isinstance(most, int) or most < lora.rank:
+            raise ValueError(f"{key}: service {name!r} needs engine vllm and max_lora_rank {lora.rank}")
 
 
 def _check_weights(config: "RunConfig") -> None:

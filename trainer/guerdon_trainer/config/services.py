@@ -17,6 +17,28 @@ _WEEK_S = 7 * 86_400.0
 _Text = Annotated[str, Field(min_length=1)]
 
 
+class PushConfig(Section):
+    """Weights sent to rollout services that run vLLM, over NCCL, besides being published: see `weights_push.py`."""
+
+    #: The HTTP doors of all of them: whoever is left out reads every version from the folder.
+    urls: Annotated[list[Annotated[str, Field(pattern="^https?://.")]], Field(min_length=1)]
+    #: GPUs of each: its tensor, pipeline and data parallel sizes multiplied.
+    workers: Count = 1
+    #: Where they reach this process, for their first meeting.
+    master_address: _Text
+    master_port: Annotated[int, Field(ge=1, le=65_535)] = 29_600
+    #: The environment variable that holds their bearer token. Default: GUERDON_TOKEN, if set.
+    token_env: _Text | None = None
+    #: The longest that the meeting, and each version, may take, in seconds.
+    time_limit_s: Annotated[float, Field(gt=0, le=_WEEK_S)] = 300.0
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
+            raise ValueError("urls: one is named twice")
+        return self
+
+
 class RolloutConfig(Section):
     """How responses are sampled."""
 
@@ -41,6 +63,8 @@ class RolloutConfig(Section):
     #: Groups whose policy is older than this many versions when they would be trained on, the time in queues
     #: included, are dropped and asked for again.
     max_policy_age: Annotated[int, Field(ge=0)] = 0
+    #: Off unless the section is there.
+    push: PushConfig | None = None
 
     def sampling(self, seed: int) -> Sampling:
         """How one prompt of training is sampled."""

@@ -11,13 +11,16 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LoraConfig(Section):
-    """Learn small adapters in place of the weights; what is published has them merged. Needs the extra `lora`."""
+    """Learn small adapters in place of the weights. Needs the extra `lora`."""
 
     rank: Count = 16
     #: The adapters' output is scaled by alpha / rank.
     alpha: Annotated[float, Field(gt=0)] = 32.0
     #: Names of modules, or all-linear for every linear layer but the head.
     targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
+    #: merged: every version is a whole model. adapter: it is the adapters alone, in peft's format, which only rollout
+    #: services that run vLLM take up (settings model: the initial policy, max_lora_rank).
+    publish: Literal["merged", "adapter"] = "merged"
 
 
 class OptimizerConfig(Section):
