@@ -178,6 +178,14 @@ LEARNER = "{model: /m, weights_dir: /w}"
             ),
             "services: leave beta out of the replicas' settings",
         ),
+        (
+            (
+                f"services.process_reward.settings={LEARNER}",
+                # Under a name of its own, behind the replicas' queue.
+                "services.second={queue: process_reward_replica, settings: {model: /m, weights_dir: /x}}",
+            ),
+            "services: the replicas' weights_dir '/x' is none that the learner publishes to",
+        ),
     ],
 )
 def test_replicas_that_would_score_otherwise_are_refused(

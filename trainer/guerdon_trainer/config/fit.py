@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pydantic import JsonValue
+
 from guerdon_trainer.config.algorithms import (
     NftConfig,
     ReinforcePpConfig,
@@ -14,6 +16,7 @@ from guerdon_trainer.config.algorithms import (
 
 if TYPE_CHECKING:
     from guerdon_trainer.config.run import RunConfig
+    from guerdon_trainer.config.services import SourceConfig
 
 #: Advantages that differ from token to token.
 PER_TOKEN = ("prime", "reinforce_pp")
@@ -115,9 +118,18 @@ def _check_replicas(config: "RunConfig") -> None:
         raise ValueError(
             "process_reward.replicas goes without the option norm batch: only an update knows the whole batch"
         )
-    started = [config.services.get(one.service or "") for one in (reward.source, replicas) if one.url is None]
-    if len(started) == 2 and started[0] and started[1]:
-        _check_replica_settings(started[0].settings, started[1].settings)
+    for teacher in _started(config, reward.source):
+        for replica in _started(config, replicas):
+            _check_replica_settings(teacher, replica)
+
+
+def _started(config: "RunConfig", source: "SourceConfig") -> list[dict[str, JsonValue]]:
+    """The settings of the services that a recipe starts behind the queue of `source`."""
+    if source.url is not None:
+        return []
+    services = config.services
+    names = [source.service, getattr(services.get(source.service or ""), "queue", None)]
+    return [service.settings for key, service in services.items() if (service.queue or key) in names]
 
 
 def _check_replica_settings(learner: Mapping[str, Any], replica: Mapping[str, Any]) -> None:
