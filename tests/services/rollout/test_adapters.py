@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM
 from guerdon import weights
 from guerdon.fingerprint import BASE, fingerprint
 from guerdon_services import models
-from guerdon_services.models import FollowedModel, WeightsMismatch
-from guerdon_services.rollout.engines import adapters
+from guerdon_services.models import WeightsMismatch
+from guerdon_services.rollout.engines import adapters, open_engine
 from guerdon_services.rollout.engines.vllm_weights import tensor_shapes
+from guerdon_services.rollout.settings import RolloutSettings
 from tests.services.rollout.lora import TARGETS, write_adapter
 
 
@@ -126,14 +127,18 @@ def test_an_adapter_of_the_same_shapes_but_other_weights_is_refused(
         check(adapter, tmp_path / "trained")
 
 
-def test_models_in_this_process_say_that_they_take_no_adapters(tiny_llama: Path, tmp_path: Path) -> None:
+def test_the_transformers_engine_says_that_it_takes_no_adapters(tiny_llama: Path, tmp_path: Path) -> None:
     followed = tmp_path / "followed"
-    model = FollowedModel(tiny_llama, followed)
+    settings = RolloutSettings(model=tiny_llama, weights_dir=followed, engine="transformers")
+    engine = open_engine(settings)
+    assert engine.state == "version 0 serves"
     weights.publish(followed, 1, lambda path: write_adapter(path, tiny_llama, seed=1))
-    assert not model.refresh()
-    assert model.version == 0
-    assert model.refusal.startswith(
-        "version 1 was refused: WeightsMismatch: it holds a LoRA adapter, and only"
-    )
+    engine.refresh()
+    why = "version 0 serves; version 1 was refused: WeightsMismatch: it holds a LoRA adapter, and only"
+    assert engine.state.startswith(why)
     with pytest.raises(FileNotFoundError, match="it holds a LoRA adapter"):
-        FollowedModel(tiny_llama, followed)
+        open_engine(settings)
+    weights.publish(followed, 2, models.load(tiny_llama).model.save_pretrained)
+    engine.refresh()
+    assert engine.state == "version 2 serves"
+    engine.close()
