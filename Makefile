@@ -30,8 +30,8 @@ test: $(VENV)/.installed-dev $(VENV)/.smollm2 $(VENV)/.peers  ## Run every test,
 	$(BIN)/python -m pytest $(ARGS)
 
 test-vllm: $(VLLM)/.installed  ## Run the tests of the vLLM engine, in an environment of its own
-	$(VLLM)/bin/python -m pytest -W default tests/services/rollout/test_vllm.py tests/services/rollout/test_vllm_lora.py tests/e2e/test_vllm_run.py \
-	  tests/e2e/test_vllm_push.py $(ARGS)
+	$(VLLM)/bin/python -m pytest -W default $(addprefix tests/services/rollout/,test_vllm.py test_vllm_killed.py test_vllm_lora.py) \
+	  tests/e2e/test_vllm_run.py tests/e2e/test_vllm_push.py $(ARGS)
 
 chaos: $(VENV)/.installed-dev  ## Run the tests under fire in full: thousands of requests, processes killed every second
 	GUERDON_CHAOS=full $(BIN)/python -m pytest tests/chaos $(ARGS)

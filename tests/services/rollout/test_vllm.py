@@ -3,14 +3,10 @@
 One engine serves all of them: a start takes a loaded machine a minute or more.
 """
 
-import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +16,6 @@ import openai
 import psutil
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from guerdon import weights
 from guerdon_services import models
@@ -29,9 +24,11 @@ from guerdon_services.rollout.engine import Row, Sampled
 from guerdon_services.rollout.engines.vllm import VllmEngine
 from guerdon_services.rollout.service import RolloutGenerator
 from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.runtime.listening import Piece
 from guerdon_services.runtime.process import running
 from guerdon_services.runtime.settings import Address, RuntimeSettings
 from tests.services.rollout import openai_calls
+from tests.services.rollout.test_vllm_streams import Heard
 
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
@@ -42,31 +39,6 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("default")]
 BOUND = 1e-4
 ROW = Row(prompt_ids=(60, 61, 62), max_new_tokens=20, temperature=1.0, top_p=1.0, top_k=0, stop=(), seed=1)
 GREEDY = replace(ROW, temperature=0.0)
-
-
-@pytest.fixture(scope="module")
-def folder(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama with heads as large as vLLM's CPU kernels want them, whose output head is its embedding.
-
-    vLLM keeps a packed copy of such a head on CPUs, which its own reload forgets.
-    """
-    folder = tmp_path_factory.mktemp("llama32")
-    tokenizer = models.load_tokenizer(tiny_llama)
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        tie_word_embeddings=True,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=512,
-        initializer_range=0.3,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -313,64 +285,40 @@ def test_killed_in_the_middle_it_comes_back_and_the_group_is_whole(engine: VllmE
     assert drift(engine, [ROW]) < BOUND
 
 
-@contextmanager
-def served(folder: Path, tmp_path: Path) -> Iterator[tuple[psutil.Process, Path]]:
-    """`guerdon serve rollout` as a process, and the file that names its doors."""
-    doors = ["--http", "127.0.0.1:0", "--ready-file", str(tmp_path / "ready.json")]
-    settings = ["engine=vllm", f"model={folder}", "kv_cache_mb=64"]
-    words = [sys.executable, "-m", "guerdon", "serve", "rollout", *doors, *settings]
-    with (tmp_path / "log").open("wb") as log:
-        service = subprocess.Popen(words, stdout=log, stderr=log)
-        try:
-            yield psutil.Process(service.pid), tmp_path / "ready.json"
-        finally:
-            service.kill()
-            service.wait()
+@pytest.mark.parametrize("stop", [(), ("a", "\ufffd\ufffd"), ("7", "cd")])
+@pytest.mark.parametrize("min_new_tokens", [0, 8])
+def test_what_a_listener_hears_is_the_response(
+    engine: VllmEngine, stop: tuple[str, ...], min_new_tokens: int
+) -> None:
+    heard = Heard(tokens=True)
+    changes: dict[str, Any] = {"max_new_tokens": 60, "stop": stop, "min_new_tokens": min_new_tokens}
+    rows = [replace(row, seed=row.number, **changes) for row in heard.group(8)]
+    answers = engine.generate(rows)
+    assert heard.texts() == {place: one.text for place, one in enumerate(answers)}
+    assert len(heard.pieces) > len(rows)
+    for place, one in enumerate(answers):
+        pieces = [piece for piece in heard.pieces if piece.number == place]
+        assert [token for piece in pieces for token in piece.token_ids] == one.token_ids
+        assert [logprob for piece in pieces for logprob in piece.logprobs] == one.logprobs
+    alone = engine.generate([replace(row, listener=None) for row in rows])
+    assert [one.text for one in alone] == [one.text for one in answers]
 
 
-def gone(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+def test_what_a_listener_has_heard_outlives_the_engine(engine: VllmEngine) -> None:
+    [victim] = engine.pids
 
+    class Killer(Heard):
+        def hear(self, piece: Piece) -> None:
+            if not self.told:
+                os.kill(victim, 9)
+            super().hear(piece)
 
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that must come, for at most ten minutes."""
-    for _ in range(6000):
-        if happened():
-            return
-        threading.Event().wait(0.1)
-    pytest.fail("it did not happen within ten minutes")
-
-
-def killed(service: psutil.Process) -> None:
-    """Kill a service, and see that its processes end."""
-    started = service.children(recursive=True)
-    service.kill()
-    until(lambda: all(gone(one) for one in [service, *started]))
-
-
-def test_nothing_outlives_a_service_that_is_killed_while_it_starts(folder: Path, tmp_path: Path) -> None:
-    with served(folder, tmp_path) as (service, _):
-        # Before the engine's process has imported vLLM, or met its parent.
-        until(lambda: any("spawn_main" in " ".join(one.cmdline()) for one in service.children()))
-        killed(service)
-
-
-def test_nothing_outlives_a_service_that_is_killed_while_it_samples(folder: Path, tmp_path: Path) -> None:
-    with served(folder, tmp_path) as (service, ready), ThreadPoolExecutor(1) as pool:
-        until(ready.exists)
-        url = json.loads(ready.read_text())["http"]
-        until(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 200)
-        body = {
-            "samples": [{"id": str(number), "prompt_token_ids": [60]} for number in range(64)],
-            "sampling": {"n": 8, "max_new_tokens": 500, "ignore_eos": True},
-        }
-        answer = pool.submit(httpx.post, f"{url}/v1/generate", json=body, timeout=600, trust_env=False)
-        [worker] = [one for one in service.children(recursive=True) if "Worker" in one.name()]
-        began = worker.cpu_times().user
-        until(lambda: worker.cpu_times().user > began + 0.5)
-        assert not answer.done()
-        killed(service)
-        assert isinstance(answer.exception(), httpx.TransportError)
+    heard = Killer(tokens=False)
+    rows = [replace(row, max_new_tokens=400 if row.number else 5, ignore_eos=True) for row in heard.group(4)]
+    answers = engine.generate(rows)
+    assert engine.pids != [victim]
+    assert heard.whole[0] == 0
+    assert sorted(heard.whole) == [0, 1, 2, 3]
+    for piece in heard.pieces:
+        assert piece.rollout is not None
+        assert piece.rollout.token_ids == answers[piece.number].token_ids
