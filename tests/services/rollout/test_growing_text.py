@@ -141,6 +141,12 @@ def test_spaces_stay_where_they_belong() -> None:
     assert given == ["a", " ab", "", " ", "", "", "é a", "b"]
 
 
+def test_a_byte_may_be_spoiled_by_the_next_one_though_something_unsaid_is_between() -> None:
+    tokenizer = byte_fallback()
+    token_ids = tokenizer.convert_tokens_to_ids(["a", "<0x37>", "</s>", "<0x80>"])
+    assert sampled(tokenizer, token_ids, []) == (["a", "", "", "\ufffd\ufffd"], "a\ufffd\ufffd")
+
+
 def test_a_stop_string_that_came_too_early_does_not_count_later() -> None:
     token_ids = ids(byte_level(), "a!bcdefgh!i")
     assert sampled(byte_level(), token_ids, ["!"]) == (["a", ""], "a")

@@ -85,8 +85,14 @@ class GrowingText:
         return text[len(known) :]
 
     def _ends_with_byte(self) -> bool:
-        token = self._tokenizer.convert_ids_to_tokens(self._window[-1])
-        return isinstance(token, str) and _BYTE.fullmatch(token) is not None
+        """Whether the last token that says something is a byte: the next one may change what it says."""
+        for token in reversed(self._window):
+            named = self._tokenizer.convert_ids_to_tokens(token)
+            if isinstance(named, str) and _BYTE.fullmatch(named):
+                return True
+            if decode(self._tokenizer, [token]):
+                return False
+        return False
 
     def _unsure(self) -> int:
         """Characters at the end with which a stop string begins."""
