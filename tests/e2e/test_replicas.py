@@ -152,10 +152,10 @@ def test_no_group_is_of_two_versions_and_none_is_lost_whichever_replica_ends(
 
 #: Rewards for the same responses may differ by so much: one batch was padded otherwise than the other.
 ROUNDING = 1e-6
-PRM = {"name": "prm", "service": "process_reward", "role": "process", "options": {"beta": 0.1}}
+PRM = {"name": "prm", "service": "process_reward", "role": "process"}
 
 
-def prm_config(tmp_path: Path, order: str, url: str) -> RunConfig:
+def prm_config(tmp_path: Path, order: str, url: str, norm: str = "none") -> RunConfig:
     """PRIME with replicas; outcomes come from `url`."""
     return RunConfig.model_validate(
         {
@@ -165,7 +165,10 @@ def prm_config(tmp_path: Path, order: str, url: str) -> RunConfig:
             "data": {"source": "arithmetic", "size": 16},
             "eval_data": {"source": "arithmetic", "size": 4, "settings": {"split": "held_out"}},
             "rollout": {"prompts_per_step": 4, "group_size": 4, "max_new_tokens": 6},
-            "rewards": [{"name": "outcome", "url": url}, PRM],
+            "rewards": [
+                {"name": "outcome", "url": url},
+                {**PRM, "options": {"beta": 0.1, "norm": norm}},
+            ],
             "process_reward": {"order": order, "replicas": {"service": "process_reward_replica"}},
             "advantage": {"name": "prime"},
             "loss": {"name": "gspo_token"},
@@ -213,14 +216,14 @@ def groups() -> list[Group]:
     return made
 
 
-@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize(("order", "norm"), [("before", "batch"), ("after", "none")])
 def test_replicas_score_as_the_learner_would_at_every_version(
-    replicas: Any, redis_url: str, tmp_path: Path, order: str
+    replicas: Any, redis_url: str, tmp_path: Path, order: str, norm: str
 ) -> None:
     publisher = Publisher(tmp_path / "model")
     publisher.publish()
     start_prm(replicas, tmp_path / "prm", tmp_path / "model" / "v000000000")
-    config = prm_config(tmp_path, order, "http://127.0.0.1:1")
+    config = prm_config(tmp_path, order, "http://127.0.0.1:1", norm)
     assert config.process_reward is not None
     alone = config.process_reward.model_copy(update={"replicas": None})
     learner = config.model_copy(update={"process_reward": alone})

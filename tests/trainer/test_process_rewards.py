@@ -28,6 +28,8 @@ class FakeReplicas:
         self.off: list[int] = []
         self.reference = 0
         self.fails: Exception | None = None
+        self.version = 0
+        self.options: list[Options | None] = []
 
     async def score(
         self,
@@ -38,10 +40,13 @@ class FakeReplicas:
         timeout_s: float | None = None,
         key: str | None = None,
     ) -> list[Result]:
+        self.options.append(options)
         self.asked.append((min_version, [sample.id for sample in samples]))
         if self.fails is not None:
             raise self.fails
-        version = (min_version or 0) + (self.off.pop(0) if self.off else 0)
+        version = (self.version if min_version is None else min_version) + (
+            self.off.pop(0) if self.off else 0
+        )
         return [
             Result(
                 id=sample.id,
@@ -137,6 +142,24 @@ def test_numbers_that_an_earlier_attempt_used_are_scored_by_the_learner(
     assert replicas.asked == [(4, ["0/0", "0/1"])]
 
 
+@pytest.mark.parametrize("settings", [(REPLICAS,), ("process_reward.order=none",)])
+def test_norm_batch_is_over_the_whole_step(
+    services: Any, group: Group, make_config: Make, settings: tuple[str, ...]
+) -> None:
+    config = make_config("rewards.1.options={norm: batch, beta: 0.1}", *settings)
+    replicas = FakeReplicas()
+    replicas.version = 3
+    clients = {**services.clients, "process_reward": replicas} if "none" in settings[0] else services.clients
+    stats = ServiceStats()
+    every: dict[str, Any] = {**clients, NAME: replicas}
+    with Rollouts(every, config, stats) as rollouts:
+        tokens = rollouts.process_rewards([group], request_id="step", base_version=0).tokens
+    # Every token has 1 (3 without an order), and the longest response two of them: 1 / 2.
+    assert tokens == {"0/0": pytest.approx([0.5], abs=1e-6), "0/1": pytest.approx([0.5, 0.5], abs=1e-6)}
+    assert replicas.options == [{"beta": 0.1}]
+    assert all("norm" not in request.options for request in services.process_reward.requests)
+
+
 LEARNER = "{model: /m, weights_dir: /w}"
 
 
@@ -156,7 +179,6 @@ LEARNER = "{model: /m, weights_dir: /w}"
             ("rewards.1.url=http://a", "process_reward.replicas={url: http://a}"),
             "process_reward.replicas is the learner itself",
         ),
-        (("rewards.1.options={norm: batch}",), "process_reward.replicas goes without the option norm batch"),
         (
             (
                 f"services.process_reward.settings={LEARNER}",

@@ -2,12 +2,27 @@
 
 Part of what `rollouts.py` asks of services. A replica follows the versions that the learner publishes, so every score
 is asked by its version: the one that precedes the update or the one that it makes, as the recipe's `order` says.
+
+Shapes: B responses, T tokens.
 """
 
 from collections.abc import Mapping, Sequence
 
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
 from guerdon.errors import ServiceFailure
-from guerdon.types import Result, Sample, Status, UpdateRequest, UpdateResponse, VersionsResponse, failed
+from guerdon.functional import normalise_returns
+from guerdon.types import (
+    Options,
+    Result,
+    Sample,
+    Status,
+    UpdateRequest,
+    UpdateResponse,
+    VersionsResponse,
+    failed,
+)
 from guerdon_trainer.config import ProcessRewardConfig, RewardConfig, RunConfig
 from guerdon_trainer.groups import Group, ProcessRewards, RolloutError, labelled, token_rewards_of
 from guerdon_trainer.service_calls import ServiceCalls, ServiceClient
@@ -60,20 +75,18 @@ class ProcessRewardModel:
         )
         if self._learning.replicas is None or not await self._numbers_are_new(base_version):
             answer = await self._update(update)
-            results = answer.results
-            self._count(results)
-        elif order == "before":
-            answer, results = await self._scored_after_update(update)
+            tokens = token_rewards_of(update.samples, answer.results)
+            self._count(answer.results)
         else:
-            answer, results = await self._scored_before_update(update, base_version)
+            answer, tokens = await self._beside_replicas(update, base_version)
         version = base_version if answer.version_after is None else answer.version_after
-        return ProcessRewards(token_rewards_of(update.samples, results), version, answer.metrics)
+        return ProcessRewards(tokens, version, answer.metrics)
 
     async def scores(self, groups: Sequence[Group], version: int) -> ProcessRewards:
         """See `Rollouts.process_scores`."""
         samples = _with_outcomes(groups)
         results = await self._ask(self._reward.name, samples)
-        return ProcessRewards(token_rewards_of(samples, results), version, {})
+        return ProcessRewards(self._of_the_batch(samples, results), version, {})
 
     async def _numbers_are_new(self, base_version: int) -> bool:
         """Whether no version to come has a number that the PRM gave before.
@@ -84,6 +97,26 @@ class ProcessRewardModel:
         if self._found is None:
             await self.versions()
         return self._found is not None and base_version >= self._found
+
+    async def _beside_replicas(
+        self, update: UpdateRequest, base_version: int
+    ) -> tuple[UpdateResponse, dict[str, list[float]]]:
+        update = update.model_copy(update={"options": self._sample_options})
+        if update.order == "before":
+            answer, results = await self._scored_after_update(update)
+        else:
+            answer, results = await self._scored_before_update(update, base_version)
+        return answer, self._of_the_batch(update.samples, results)
+
+    def _of_the_batch(self, samples: Sequence[Sample], results: Sequence[Result]) -> dict[str, list[float]]:
+        """Token rewards from scores by `_sample_options`."""
+        tokens = token_rewards_of(samples, results)
+        return _normalised(tokens) if tokens and self._reward.options.get("norm") == "batch" else tokens
+
+    @property
+    def _sample_options(self) -> Options:
+        """The options of a score. What concerns a batch is done here: a service sees a sample at a time."""
+        return {key: value for key, value in self._reward.options.items() if key != "norm"}
 
     async def _scored_after_update(self, update: UpdateRequest) -> tuple[UpdateResponse, list[Result]]:
         """Order before: the learner learns, then the batch is scored by the version that this made."""
@@ -120,7 +153,7 @@ class ProcessRewardModel:
 
         async def call(samples: list[Sample], attempt: int) -> list[Result]:
             results = await self._clients[name].score(
-                samples, options=self._reward.options, min_version=wanted[0], timeout_s=self._timeout_s
+                samples, options=self._sample_options, min_version=wanted[0], timeout_s=self._timeout_s
             )
             return [_by_versions(result, wanted) for result in results]
 
@@ -169,6 +202,17 @@ def _by_versions(result: Result, wanted: tuple[int | None, int | None]) -> Resul
         return result
     reason = f"scored by versions {got} of PRM and reference, wanted {wanted}"
     return failed(Status.UNAVAILABLE, reason, id=result.id)
+
+
+def _normalised(tokens: dict[str, list[float]]) -> dict[str, list[float]]:
+    """What the learner's option `norm: batch` does with the scores of an update."""
+    rewards_BT = pad_sequence(
+        [torch.tensor(row, dtype=torch.float64) for row in tokens.values()], batch_first=True
+    )
+    lengths_B1 = torch.tensor([[len(row)] for row in tokens.values()])
+    mask_BT = torch.arange(rewards_BT.shape[1]) < lengths_B1
+    rows = normalise_returns(rewards_BT, mask_BT).tolist()
+    return {id: row[: len(old)] for (id, old), row in zip(tokens.items(), rows, strict=True)}
 
 
 def _with_outcomes(groups: Sequence[Group]) -> list[Sample]:

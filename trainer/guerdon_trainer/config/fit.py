@@ -114,10 +114,6 @@ def _check_replicas(config: "RunConfig") -> None:
         raise ValueError(
             f"process_reward.replicas is the learner itself, {reward.name!r}: name their queue or url"
         )
-    if reward.options.get("norm") == "batch":
-        raise ValueError(
-            "process_reward.replicas goes without the option norm batch: only an update knows the whole batch"
-        )
     for teacher in _started(config, reward.source):
         for replica in _started(config, replicas):
             _check_replica_settings(teacher, replica)
