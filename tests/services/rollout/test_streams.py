@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import httpx
+import openai
 import pytest
 
 from guerdon.client import AsyncClient
@@ -338,6 +339,39 @@ async def test_a_batch_that_fails_on_the_way_never_repeats_what_was_given_out(
             assert "after a part of it was given out" in result.reason
             assert index in told
     assert Status.UNAVAILABLE in {result.status for result in results.values()}
+
+
+async def test_a_failure_after_some_text_is_the_last_event(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, steps = TransformersEngine._step, itertools.count()
+
+    def breaks(engine: TransformersEngine, *arguments: Any) -> Any:
+        if next(steps) == 5:
+            raise RuntimeError("no memory")
+        return step(engine, *arguments)
+
+    monkeypatch.setattr(TransformersEngine, "_step", breaks)
+    async with serve(served_name="tiny") as process:
+        client = openai.AsyncOpenAI(base_url=f"{process.url}/v1", api_key="none", max_retries=0)
+        stream = await client.completions.create(
+            model="tiny",
+            prompt="a",
+            max_tokens=20,
+            stream=True,
+            extra_body={"ignore_eos": True, "return_token_ids": True},
+        )
+        pieces = list[Any]()
+
+        async def read() -> None:
+            async for piece in stream:
+                pieces.append(piece.choices[0])
+
+        with pytest.raises(openai.APIError, match="no memory"):
+            await read()
+        await client.close()
+    assert sum(len(piece.token_ids) for piece in pieces) == 6
+    assert {piece.finish_reason for piece in pieces} == {None}
 
 
 async def test_a_service_that_tells_nothing_streams_whole_choices(tiny_llama: Path) -> None:
