@@ -147,3 +147,9 @@ def under_way(world: World, engine: VllmEngine, pool: ThreadPoolExecutor) -> Any
 
 def versions(sampled: list[Sampled]) -> set[tuple[int, int | None]]:
     return {(one.version, one.last_version) for one in sampled}
+
+
+def tear(path: Path) -> None:
+    """What becomes of a version that was not written to its end."""
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])

@@ -4,7 +4,6 @@ What the real one does with the same calls is in test_vllm.py, which `make test-
 """
 
 import asyncio
-import errno
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,12 +12,21 @@ from typing import Any, cast
 
 import pytest
 
-from guerdon import weights
 from guerdon_services import models
 from guerdon_services.rollout.engines.vllm import VllmEngine
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.scorer import NotReady
-from tests.services.rollout.fake_vllm import GROUP, ROW, FakeCore, World, publish, under_way, until, versions
+from tests.services.rollout.fake_vllm import (
+    GROUP,
+    ROW,
+    FakeCore,
+    World,
+    publish,
+    tear,
+    under_way,
+    until,
+    versions,
+)
 
 
 def test_a_published_version_is_taken_up_unasked(
@@ -87,11 +95,6 @@ def test_keep_goes_on_and_says_so(
     assert world.calls == [("pause", "keep"), ("reload", 1), ("resume",)]
 
 
-def _tear(path: Path) -> None:
-    file = path / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1000])
-
-
 def _other_shape(path: Path) -> None:
     (path / "model.safetensors").write_bytes(b"")
     config = models.load(path.parent / "whole").model.config
@@ -99,7 +102,7 @@ def _other_shape(path: Path) -> None:
     type(models.load(path.parent / "whole").model)(config).save_pretrained(path)
 
 
-@pytest.mark.parametrize(("spoil", "why"), [(_tear, "SafetensorError"), (_other_shape, "WeightsMismatch")])
+@pytest.mark.parametrize(("spoil", "why"), [(tear, "SafetensorError"), (_other_shape, "WeightsMismatch")])
 def test_a_version_that_is_not_whole_is_refused_and_the_state_says_so(
     engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, spoil: Any, why: str
 ) -> None:
@@ -182,81 +185,6 @@ def test_an_engine_that_cannot_be_started_again_is_unavailable_until_it_can(
     world.flow.set()
     until(lambda: engine.state == "version 0 serves")
     assert versions(engine.generate(GROUP)) == {(0, None)}
-
-
-@pytest.mark.parametrize("recovers", [True, False])
-def test_the_old_version_is_read_again_though_its_publisher_removed_it(
-    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, recovers: bool
-) -> None:
-    publish(tmp_path, 1, tiny_llama)
-    engine = engine_of()
-    whole = (weights.version_path(tmp_path, 1) / "model.safetensors").read_bytes()
-    publish(tmp_path, 2, tiny_llama)
-    engine.refresh()
-    for version in (3, 4, 5):
-        world.reload_errors += [] if recovers else [RuntimeError("nor this")]
-        world.reload_errors.append(RuntimeError("no memory"))
-        publish(tmp_path, version, tiny_llama)
-        engine.refresh()
-        assert engine.state == f"version 2 serves; version {version} was refused: RuntimeError: no memory"
-    assert not weights.version_path(tmp_path, 2).exists()
-    assert ("reload", 2) in world.calls
-    assert len(world.started) == (1 if recovers else 4)
-    assert (engine._followed.path / "model.safetensors").read_bytes() == whole
-    assert (engine._followed.path / "tokenizer.json").is_file()
-    assert versions(engine.generate(GROUP)) == {(2, None)}
-
-
-def test_without_links_no_version_that_was_refused_takes_the_place_of_one_that_is_gone(
-    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_links(monkeypatch)
-    publish(tmp_path, 1, tiny_llama)
-    engine = engine_of()
-    for version in (2, 3):
-        world.reload_errors += [RuntimeError("nor this"), RuntimeError("no memory")]
-        publish(tmp_path, version, tiny_llama)
-        engine.refresh()
-    assert not weights.version_path(tmp_path, 1).exists()
-    # Both that are there were refused: there is nothing to serve, until something is published.
-    until(lambda: "cannot be started" in engine.state)
-    assert len(world.started) == 2
-    with pytest.raises(NotReady, match="version 1 is gone"):
-        engine.generate(GROUP)
-    publish(tmp_path, 4, tiny_llama)
-    until(lambda: engine.version == 4)
-    assert versions(engine.generate(GROUP)) == {(4, None)}
-
-
-def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that has none."""
-
-    def link(*_: Any) -> None:
-        raise OSError(errno.EOPNOTSUPP, "no links here")
-
-    monkeypatch.setattr("guerdon_services.rollout.engines.held.os.link", link)
-
-
-def test_where_the_served_folder_is_gone_a_new_engine_has_the_newest_whole_one(
-    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_links(monkeypatch)
-    publish(tmp_path, 1, tiny_llama)
-    engine = engine_of()
-    assert engine.version == 1
-    publish(tmp_path, 3, tiny_llama)
-    engine.refresh()
-    publish(tmp_path, 4, tiny_llama, _tear)
-    publish(tmp_path, 5, tiny_llama, _tear)
-    engine.refresh()
-    assert engine.version == 3
-    assert not weights.version_path(tmp_path, 3).exists()
-    publish(tmp_path, 6, tiny_llama)
-    publish(tmp_path, 7, tiny_llama, _tear)
-    world.cores[-1].dead = True
-    until(lambda: len(world.cores) == 2)
-    until(lambda: engine.version == 6)
-    assert world.cores[-1].version == 6
 
 
 def test_a_model_that_does_not_run_is_said_at_once(engine_of: Any, world: World) -> None:

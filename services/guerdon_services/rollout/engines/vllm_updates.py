@@ -57,7 +57,7 @@ class Updates:
         self._began = 0
         self._pause_s, self._try_at = _FIRST_PAUSE_S, 0.0
         self._broken = "the engine is being started"
-        self._refusal = ""
+        self._refusal = followed.refusal
         #: What the workers have read; None where nobody knows, or a trainer sent it.
         self._loaded: Source | None = None
         #: Ends a pause that a trainer forgot; None while nobody holds the engine.

@@ -5,11 +5,12 @@ was published in between.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 from safetensors import SafetensorError, safe_open
 
 from guerdon import weights
@@ -17,6 +18,8 @@ from guerdon_services.models import WeightsMismatch
 from guerdon_services.models.following import FollowedFolder, is_adapter
 from guerdon_services.rollout.engines import adapters
 from guerdon_services.rollout.engines.held import HeldVersions
+
+_log = structlog.get_logger(__name__)
 
 #: What `Followed.check` raises over a version that must not be taken up.
 Unfit = (WeightsMismatch, SafetensorError, OSError, ValueError)
@@ -47,7 +50,7 @@ class Followed(FollowedFolder):
 
     Raises:
         FileNotFoundError: there is no model.
-        WeightsMismatch, SafetensorError, ValueError: the latest version is an adapter that does not fit.
+        WeightsMismatch, SafetensorError, ValueError: no version is whole and fits.
         StoreError, OSError: nothing is known of the versions at the URL.
     """
 
@@ -58,19 +61,14 @@ class Followed(FollowedFolder):
         self._refused: set[tuple[int, ...]] = set()
         self._sent: int | None = None
         self._held = HeldVersions(self._followed)
+        #: For people: what was wrong with the latest version when another had to take its place.
+        self.refusal = ""
         try:
-            self._hold_first()
-            self._read_version = self.version
-            if self.source.adapter is not None:
-                self._can_adapt()
-            if not (self.source.model / "config.json").is_file():
-                raise FileNotFoundError(f"no model in {self.source.model}: it holds no config.json")
-            self._shapes = tensor_shapes(self.source.model)
-            if self.source.adapter is not None:
-                self._check_adapter(self.source.adapter)
+            self._begin()
         except BaseException:
             self.close()
             raise
+        self._read_version = self.version
 
     @property
     def source(self) -> Source:
@@ -151,11 +149,7 @@ class Followed(FollowedFolder):
         """
         if any((self.path / name).is_file() for name in ("config.json", adapters.CONFIG)):
             return
-        for one in reversed(weights.published(self._followed)):
-            identity = weights.identity(one)
-            if identity is None or identity in self._refused:
-                continue
-            found = Found(one.version, one.path, identity)
+        for found in self._published():
             with suppress(*Unfit):
                 self.check(found)
                 self.taken_up(self.hold(found) or found)
@@ -167,6 +161,34 @@ class Followed(FollowedFolder):
         self._refused.add(found.identity)
         self._held.release(found.path)
 
+    def _begin(self) -> None:
+        """Begin with the latest version, or the newest before it that is whole."""
+        while True:
+            self._hold_first()
+            try:
+                self._fits()
+                return
+            except Unfit as error:
+                self._held.release(self.path)
+                if self._loaded is not None:
+                    self._refused.add(self._loaded)
+                before = next(self._published(), None)
+                if before is None:
+                    raise
+                why = f"version {self.version} was refused: {type(error).__name__}: {error}"
+                self.refusal = self.refusal or why
+                _log.warning(
+                    "weights refused", version=self.version, instead=before.version, error=str(error)
+                )
+                self.version, self.path, self._loaded = before.version, before.path, before.identity
+
+    def _published(self) -> Iterator[Found]:
+        """Every version that is there and was not refused, newest first."""
+        for one in reversed(weights.published(self._followed)):
+            identity = weights.identity(one)
+            if identity is not None and identity not in self._refused:
+                yield Found(one.version, one.path, identity)
+
     def _hold_first(self) -> None:
         """Hold what the folder had when it was looked at, or what has come since."""
         while self._loaded is not None:
@@ -175,6 +197,15 @@ class Followed(FollowedFolder):
                 self.path = held
                 return
             self._look()
+
+    def _fits(self) -> None:
+        if self.source.adapter is not None:
+            self._can_adapt()
+        if not (self.source.model / "config.json").is_file():
+            raise FileNotFoundError(f"no model in {self.source.model}: it holds no config.json")
+        self._shapes = tensor_shapes(self.source.model)
+        if self.source.adapter is not None:
+            self._check_adapter(self.source.adapter)
 
     def _check_adapter(self, path: Path) -> None:
         self._can_adapt()
