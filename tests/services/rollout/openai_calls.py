@@ -66,20 +66,22 @@ async def _stopped(client: openai.AsyncOpenAI, model: str, text: str) -> None:
     whole = await client.completions.create(**asked, stop=stop, extra_body=extra)
     assert whole.choices[0].text == text[: text.index(stop[0])]
     assert whole.choices[0].finish_reason == "stop"
-    said, reasons = dict.fromkeys((0, 1), ""), dict[int, list[str]]()
-    ids: dict[int, list[int]] = {0: [], 1: []}
-    logprobs: dict[int, list[float]] = {0: [], 1: []}
+    said: dict[int, Any] = {0: "", 1: ""}
+    ids: dict[int, Any] = {0: [], 1: []}
+    logprobs: dict[int, Any] = {0: [], 1: []}
+    reasons: dict[int, Any] = {0: [], 1: []}
     async for piece in await client.completions.create(**asked, stop=stop, extra_body=extra, stream=True):
+        choice: Any
         [choice] = piece.choices
         said[choice.index] += choice.text
-        ids[choice.index] += choice.model_extra["token_ids"]
+        ids[choice.index] += choice.token_ids
         logprobs[choice.index] += choice.logprobs.token_logprobs
-        if choice.finish_reason:
-            reasons.setdefault(choice.index, []).append(choice.finish_reason)
-    for choice in whole.choices:
+        reasons[choice.index] += [choice.finish_reason] if choice.finish_reason else []
+    expected: list[Any] = list(whole.choices)
+    for choice in expected:
         assert said[choice.index] == choice.text
-        assert ids[choice.index] == choice.model_extra["token_ids"]  # type: ignore[index]
-        assert logprobs[choice.index] == pytest.approx(choice.logprobs.token_logprobs, abs=1e-4)  # type: ignore[union-attr]
+        assert ids[choice.index] == choice.token_ids
+        assert logprobs[choice.index] == pytest.approx(choice.logprobs.token_logprobs, abs=1e-4)
         assert reasons[choice.index] == [choice.finish_reason]
 
 

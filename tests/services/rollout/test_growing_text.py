@@ -133,9 +133,13 @@ def test_bytes_that_spell_nothing_are_given_out_once_that_is_certain() -> None:
     assert sampled(byte_level(), token_ids, [])[0] == ["a", "", "\ufffdb", "c"]
 
 
+def named(tokenizer: PreTrainedTokenizerFast, *tokens: str) -> list[int]:
+    return [tokenizer.get_vocab()[token] for token in tokens]
+
+
 def test_spaces_stay_where_they_belong() -> None:
     tokenizer = byte_fallback()
-    token_ids = tokenizer.convert_tokens_to_ids(["▁a", "▁ab", "</s>", "▁", "<0xC3>", "<0xA9>", "▁a", "b"])
+    token_ids = named(tokenizer, "▁a", "▁ab", "</s>", "▁", "<0xC3>", "<0xA9>", "▁a", "b")
     given, whole = sampled(tokenizer, token_ids, [])
     assert whole == "a ab é ab"
     assert given == ["a", " ab", "", " ", "", "", "é a", "b"]
@@ -143,7 +147,7 @@ def test_spaces_stay_where_they_belong() -> None:
 
 def test_a_byte_may_be_spoiled_by_the_next_one_though_something_unsaid_is_between() -> None:
     tokenizer = byte_fallback()
-    token_ids = tokenizer.convert_tokens_to_ids(["a", "<0x37>", "</s>", "<0x80>"])
+    token_ids = named(tokenizer, "a", "<0x37>", "</s>", "<0x80>")
     assert sampled(tokenizer, token_ids, []) == (["a", "", "", "\ufffd\ufffd"], "a\ufffd\ufffd")
 
 
