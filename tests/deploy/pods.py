@@ -1,14 +1,17 @@
 """Containers of the rendered manifests as processes of this machine: their own arguments and environment.
 
 A process gets what its container would get and nothing else of this process's environment. Ports become free ones,
-mounted paths folders of the test, names of Services loopback addresses, and programs those of this environment.
+mounted paths folders of the test, names of Services loopback addresses, and programs those of this environment. Where
+this process may (root on Linux), everything but the mounted paths is read-only, as in the container.
 """
 
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -35,6 +38,13 @@ PATIENCE_S = 600.0
 PASSWORD, TOKEN = "harmless0123", "harmless-token"
 #: What the secrets of the manifests hold here.
 SECRETS = {("guerdon-redis", "password"): PASSWORD, ("guerdon-token", "token"): TOKEN}
+
+#: Runs a program with a read-only root: FOLDER can be written, and TMP, if any, is its /tmp. ... FOLDER TMP PROGRAM...
+LOCK = (
+    'mount --bind "$0" "$0" && { [ -z "$1" ] || mount --bind "$1" /tmp; }'
+    ' && mount -o remount,bind,ro / && shift && exec "$@"'
+)
+LOCKED = ("unshare", "--mount", "--propagation", "private", "sh", "-c", LOCK)
 
 Object = dict[str, Any]
 
@@ -156,7 +166,7 @@ class Cluster:
         log = self.folder / f"{name}-{len(list(self.folder.glob('*.log')))}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                words,
+                [*self._lock(mounts), *words],
                 env=self._environment(container, mounts),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -167,6 +177,10 @@ class Cluster:
         self.exits.callback(process.wait)
         self.exits.callback(process.kill)
         return Pod(process, container, log)
+
+    def _lock(self, mounts: Mapping[str, Path]) -> tuple[str | Path, ...]:
+        """What makes the root read-only."""
+        return (*LOCKED, self.folder, mounts.get("/tmp", "")) if can_lock() else ()
 
     def _mounts(self, spec: Object, container: Object) -> dict[str, Path]:
         """A folder for every path that the container mounts; claims are shared, the rest is the pod's own."""
@@ -237,12 +251,24 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
     return found
 
 
+@functools.cache
+def can_lock() -> bool:
+    """Whether a root can be made read-only here."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        writes = ["sh", "-c", "touch /tmp/x && ! touch /var/tmp/guerdon-must-not-be 2>/dev/null"]
+        try:
+            return not subprocess.run([*LOCKED, folder, folder, *writes], capture_output=True).returncode
+        except OSError:
+            return False
+
+
 @contextmanager
-def cluster(folder: Path, manifest: str) -> Iterator[Cluster]:
-    """A cluster that ends with every process in it."""
-    here = Cluster(folder, objects(manifest))
-    with here.exits:
-        yield here
+def cluster(manifest: str) -> Iterator[Cluster]:
+    """A cluster that ends with every process in it. Its folder is not in /tmp, where each pod sees its own."""
+    with tempfile.TemporaryDirectory(prefix="guerdon-pods-", dir="/var/tmp") as folder:
+        here = Cluster(Path(folder), objects(manifest))
+        with here.exits:
+            yield here
 
 
 def _program(name: str) -> str:

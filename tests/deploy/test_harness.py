@@ -3,6 +3,8 @@
 The order of starts is the worst: services wait for what the trainer has not made yet.
 """
 
+import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
@@ -33,8 +35,8 @@ PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_manifest_trains(tmp_path: Path) -> None:
-    with pods.cluster(tmp_path, "cpu") as cluster:
+def test_the_manifest_trains() -> None:
+    with pods.cluster("cpu") as cluster:
         assert set(pods.workloads(cluster.items)) == {"redis", "trainer", *SERVICES}
         redis = cluster.start("redis")
         redis.wait("startupProbe")
@@ -59,8 +61,23 @@ def test_the_manifest_trains(tmp_path: Path) -> None:
                 assert client.get("/v1/info").json()["scorer"] == name
                 assert "guerdon_ready 1.0" in client.get("/metrics").text
         assert trainer.process.wait(pods.PATIENCE_S) == 0, trainer.log.read_text()[-3000:]
-        [row] = read_lines(tmp_path / "data/runs/quickstart/metrics.jsonl")
+        [row] = read_lines(cluster.folder / "data/runs/quickstart/metrics.jsonl")
         assert (row["step"], row["unrewarded"], row["prm_version"]) == (1, 0, 1)
         # A pod is deleted: it ends in order, well within its grace period.
         assert {name: pod.stop() for name, pod in started.items()} == dict.fromkeys(SERVICES, 0)
         assert redis.stop() == 0
+
+
+def test_a_pod_writes_to_its_folders_alone() -> None:
+    if not pods.can_lock():
+        pytest.skip(
+            "a read-only root takes root's rights and mount namespaces: the pods here have an ordinary one"
+        )
+    elsewhere = 'for one in /var/tmp/c /root/d "$2/e"; do touch "$one" 2>/dev/null && echo "$one"; done'
+    tries = f'touch "$1/a" /tmp/b && {elsewhere}'
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        (Path(folder) / "tmp").mkdir()
+        words = ["sh", "-c", f"{tries}; true", "sh", folder, Path(__file__).parent]
+        done = subprocess.run([*pods.LOCKED, folder, f"{folder}/tmp", *words], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, ""), done
+        assert {path.name for path in Path(folder).rglob("*")} == {"a", "tmp", "b"}

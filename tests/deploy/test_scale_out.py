@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from pathlib import Path
 
 import pods
 import pytest
@@ -22,8 +21,8 @@ def right(index: int) -> Sample:
 
 
 @pytest.mark.timeout(1200)
-async def test_math_scales_from_none_to_three_and_drains_without_loss(tmp_path: Path) -> None:
-    with pods.cluster(tmp_path, "verifiers-only") as cluster:
+async def test_math_scales_from_none_to_three_and_drains_without_loss() -> None:
+    with pods.cluster("verifiers-only") as cluster:
         redis = cluster.start("redis")
         await asyncio.to_thread(redis.wait, "startupProbe")
         url = f"redis://:{pods.PASSWORD}@127.0.0.1:{redis.ports['redis']}/0"
