@@ -6,10 +6,10 @@ tokens of its groups.
 """
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from guerdon.types import Rollout
 
@@ -31,18 +31,6 @@ class Piece:
     logprobs: Sequence[float] = ()
     text: str = ""
     rollout: Rollout | None = None
-
-    def and_then(self, later: "Piece") -> "Piece":
-        """This piece and the next one of the same rollout as one."""
-        return Piece(
-            number=self.number,
-            version=self.version,
-            prompt_token_ids=self.prompt_token_ids,
-            token_ids=[*self.token_ids, *later.token_ids],
-            logprobs=[*self.logprobs, *later.logprobs],
-            text=self.text + later.text,
-            rollout=later.rollout,
-        )
 
 
 class Inbox:
@@ -78,12 +66,11 @@ class Inbox:
 
     def take(self) -> list[tuple[int, Piece]]:
         """What has come, in order; of each rollout in one piece."""
-        taken: dict[tuple[int, int], Piece] = {}
+        taken = defaultdict[tuple[int, int], list[Piece]](list)
         for _ in range(len(self._pieces)):
             index, piece = self._pieces.popleft()
-            earlier = taken.get((index, piece.number))
-            taken[index, piece.number] = piece if earlier is None else earlier.and_then(piece)
-        return [(index, piece) for (index, _), piece in taken.items()]
+            taken[index, piece.number].append(piece)
+        return [(index, _joined(pieces)) for (index, _), pieces in taken.items()]
 
     def close(self) -> None:
         """Take and keep nothing more."""
@@ -115,3 +102,13 @@ class Listener:
         """Pass a piece on."""
         self.told = True
         self._inbox.put(self._index, piece)
+
+
+def _joined(pieces: Sequence[Piece]) -> Piece:
+    """Pieces of one rollout, in order, as one: all at once, since a slow reader may have left thousands."""
+    return replace(
+        pieces[-1],
+        token_ids=[token for piece in pieces for token in piece.token_ids],
+        logprobs=[logprob for piece in pieces for logprob in piece.logprobs],
+        text="".join(piece.text for piece in pieces),
+    )
