@@ -70,6 +70,10 @@ def _workload(item: Object, items: list[Object]) -> Iterator[str]:
     yield from _references(pod, items)
     claims = {claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", [])}
     containers = [*pod.get("initContainers", []), *pod["containers"]]
+    names = {one["name"] for one in containers}
+    for rule in spec.get("podFailurePolicy", {}).get("rules", []):
+        if (named := rule.get("onExitCodes", {}).get("containerName")) and named not in names:
+            yield f"podFailurePolicy: there is no container {named}"
     used = {mount["name"] for one in containers for mount in one.get("volumeMounts", [])}
     volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
     yield from (f"volume {name} is nobody's" for name in volumes.keys() - used)
