@@ -4,6 +4,7 @@ One engine serves all of them: a start takes a loaded machine a minute or more.
 """
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -195,13 +196,18 @@ def during(engine: VllmEngine, happen: Callable[[], None]) -> list[Sampled]:
     ("on_update", "by"), [("finish", 0.05), ("restart", 0.1), ("keep", 0.15), ("finish", 0.2)]
 )
 def test_new_weights_come_without_a_restart(
-    engine: VllmEngine, policy: Any, folder: Path, followed: Path, on_update: str, by: float
+    engine: VllmEngine, policy: Any, folder: Path, followed: Path, tmp_path: Path, on_update: str, by: float
 ) -> None:
     policy(on_update)
     pids, old = engine.pids, engine.version
+    # Written before: the group must not have ended when it comes.
+    shifted(folder, by)(tmp_path)
+
+    def copy(path: Path) -> None:
+        shutil.copytree(tmp_path, path, dirs_exist_ok=True)
 
     def publish() -> None:
-        weights.publish(followed, old + 1, shifted(folder, by))
+        weights.publish(followed, old + 1, copy)
         engine.refresh()
 
     group = during(engine, publish)
