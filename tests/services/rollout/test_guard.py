@@ -27,6 +27,7 @@ guard = runpy.run_path(sys.argv[1])["Guard"]()
 with guard.marking():
     engine = subprocess.Popen([sys.executable, "-c", engine], stdout=subprocess.PIPE, text=True)
 other = subprocess.Popen(worker, stdout=subprocess.PIPE)
+other.stdout.readline()
 print(engine.pid, engine.stdout.readline().strip(), other.pid, flush=True)
 if sys.argv[2] == "closes":
     guard.close()
