@@ -128,8 +128,20 @@ def _json(body: bytes) -> Any:
         raise BadParameter("body", f"the body is not JSON: {error}", code="invalid_json") from error
 
 
+class _Failed(Exception):
+    """A group of a streamed answer failed."""
+
+    def __init__(self, result: GenerateResult) -> None:
+        super().__init__(result.reason)
+        self.status = result.status
+
+
 class _Events(Response):
-    """The server-sent events of a streamed answer; a failure is an event, too, and the last one."""
+    """The server-sent events of a streamed answer.
+
+    A failure ahead of them is answered as without a stream, so that clients repeat what may be repeated; a later one
+    is an event, too, and the last one.
+    """
 
     media_type = "text/event-stream"
 
@@ -141,12 +153,23 @@ class _Events(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send them; what is being sampled is given up when the client leaves."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         watcher = asyncio.create_task(cancel_when_gone(receive, self._submission))
+        begun = False
         try:
             async with aclosing(self._texts()) as texts:
                 async for text in texts:
+                    if not begun:
+                        await send(
+                            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                        )
+                        begun = True
                     await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        except _Failed as failed:
+            if not begun:
+                await _failure(failed.status, str(failed))(scope, receive, send)
+                return
+            last = _event(_error_body(failed.status, str(failed)))
+            await send({"type": "http.response.body", "body": last.encode(), "more_body": True})
         finally:
             watcher.cancel()
             self._submission.cancel()
@@ -156,17 +179,17 @@ class _Events(Response):
         results: list[GenerateResult] = []
         async with aclosing(self._submission.chunks()) as chunks:
             async for chunk in chunks:
-                events = list[str]()
+                text = ""
                 for index, news in chunk:
                     if isinstance(news, GenerateResult):
                         if news.status is not Status.OK:
-                            body = _error_body(news.status, news.reason, param=_parameter(news.reason))
-                            yield "".join([*events, _event(body)])
-                            return
+                            if text:
+                                yield text
+                            raise _Failed(news)
                         results.append(news)
-                    events += map(_event, self._answer.chunks(index, news))
-                if events:
-                    yield "".join(events)
+                    text += "".join(map(_event, self._answer.chunks(index, news)))
+                if text:
+                    yield text
         last = None if self._submission.cancelled else self._answer.last(results)
         yield f"{'' if last is None else _event(last)}data: [DONE]\n\n"
 
@@ -176,9 +199,7 @@ def _event(data: dict[str, Any]) -> str:
 
 
 def _failure(status: Status, reason: str, *, retry_after_s: float = 1.0) -> JSONResponse:
-    response = JSONResponse(
-        _error_body(status, reason, param=_parameter(reason)), status_code=_HTTP_STATUS[status]
-    )
+    response = JSONResponse(_error_body(status, reason), status_code=_HTTP_STATUS[status])
     if status in (Status.OVERLOADED, Status.UNAVAILABLE):
         response.headers["Retry-After"] = str(max(1, round(retry_after_s)))
     return response
@@ -195,6 +216,7 @@ def _error(status: int, message: str, *, param: str | None = None, code: str | N
     return JSONResponse({"error": body}, status_code=status)
 
 
-def _error_body(status: Status, reason: str, *, param: str | None) -> dict[str, Any]:
+def _error_body(status: Status, reason: str) -> dict[str, Any]:
     kind = "invalid_request_error" if status is Status.INVALID_INPUT else "server_error"
-    return {"error": {"message": reason, "type": kind, "param": param, "code": status.value}}
+    error = {"message": reason, "type": kind, "param": _parameter(reason), "code": status.value}
+    return {"error": error}

@@ -133,12 +133,34 @@ async def test_stop(http: httpx.AsyncClient) -> None:
         assert choice["finish_reason"] == "stop"
 
 
-async def test_a_failure_in_a_stream_is_its_last_event(http: httpx.AsyncClient) -> None:
-    response = await http.post(COMPLETIONS, json={"prompt": "", "stream": True})
-    [line] = [line for line in response.text.split("\n\n") if line]
-    error = json.loads(line.removeprefix("data: "))["error"]
-    assert error["param"] == "prompt"
-    assert error["type"] == "invalid_request_error"
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"prompt": ""}, 400, "prompt"),
+        ({"prompt": [[5, 9999]]}, 400, "prompt"),
+        ({"prompt": "a", "max_tokens": 200}, 400, "max_tokens"),
+        ({"prompt": "a", "min_version": 8}, 503, None),
+    ],
+)
+async def test_a_stream_that_fails_before_it_begins_is_refused_as_any_other_request(
+    http: httpx.AsyncClient, body: dict[str, Any], status: int, param: str | None
+) -> None:
+    plain = await http.post(COMPLETIONS, json=body)
+    streamed = await http.post(COMPLETIONS, json={**body, "stream": True})
+    assert (plain.status_code, plain.json()["error"]["param"]) == (status, param)
+    assert (streamed.status_code, streamed.json()) == (status, plain.json())
+    assert streamed.headers.get("Retry-After") == plain.headers.get("Retry-After")
+    assert streamed.headers["Content-Type"] == "application/json"
+
+
+async def test_one_prompt_at_fault_ends_a_stream_with_an_error(http: httpx.AsyncClient) -> None:
+    body = {"prompt": ["a", "a" * 200], "max_tokens": 3, "stream": True}
+    response = await http.post(COMPLETIONS, json=body)
+    *chunks, last = [line for line in response.text.split("\n\n") if line]
+    assert all("choices" in json.loads(chunk.removeprefix("data: ")) for chunk in chunks)
+    assert chunks
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert (error["param"], error["type"]) == ("prompt", "invalid_request_error")
 
 
 @pytest.mark.parametrize(
