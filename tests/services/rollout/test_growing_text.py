@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers import models as tokenizer_models
 from transformers import PreTrainedTokenizerFast
 
+from guerdon_services.rollout.engines import stopping
 from guerdon_services.rollout.engines.stopping import GrowingText, StopStrings, decode
 from tests.services.conftest import byte_tokenizer
 
@@ -156,3 +157,23 @@ def test_a_stop_string_that_came_too_early_does_not_count_later() -> None:
     assert sampled(byte_level(), token_ids, ["!"]) == (["a", ""], "a")
     given, whole = sampled(byte_level(), token_ids, ["!"], min_new_tokens=5)
     assert whole == "".join(given) == "a!bcdefgh"
+
+
+@pytest.mark.parametrize("token", ["â", "<|end|>"])
+def test_long_runs_that_say_nothing_are_not_read_again_at_every_token(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = byte_level()
+    run = [tokenizer.convert_tokens_to_ids(token)] * 2000
+    token_ids = [*run, *ids(tokenizer, "ab and the end of it" * 20)]
+    growing, whole, read = GrowingText(tokenizer, ("zz",)), decode(tokenizer, token_ids), list[int]()
+
+    def counted(tokenizer: PreTrainedTokenizerFast, token_ids: Sequence[int]) -> str:
+        read.append(len(token_ids))
+        return decode(tokenizer, token_ids)
+
+    monkeypatch.setattr(stopping, "decode", counted)
+    given = "".join(growing.add([token]) for token in token_ids)
+    assert sum(read) < 20 * len(token_ids)
+    assert given
+    assert given + growing.rest(whole) == whole

@@ -54,8 +54,9 @@ class GrowingText:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._window: list[int] = []
-        #: How many tokens of the window were read before.
+        #: How many tokens of the window were read before, and how many it must have to be read again.
         self._read = 0
+        self._worth_reading = 0
         self._held = ""
         self._given: list[str] = []
 
@@ -74,14 +75,21 @@ class GrowingText:
         return whole[len(given) :] if whole.startswith(given) else ""
 
     def _new(self) -> str:
+        size = len(self._window)
+        if size < self._worth_reading:
+            return ""
+        # Where nothing becomes certain for long, reading all of it at every token would take longer and longer.
+        self._worth_reading = size + size // 8
         known = decode(self._tokenizer, self._window[: self._read])
         text = decode(self._tokenizer, self._window)
         if text == known and known:
             del self._window[self._read :]  # special tokens
+            self._worth_reading = 0
         if len(text) <= len(known) or text.endswith(_NO_TEXT) or self._ends_with_byte():
             return ""
         self._window = self._window[self._read :]
         self._read = len(self._window)
+        self._worth_reading = 0
         return text[len(known) :]
 
     def _ends_with_byte(self) -> bool:
