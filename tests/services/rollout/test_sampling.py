@@ -59,6 +59,19 @@ def test_extremes_draw_a_token_all_the_same() -> None:
     assert drawn_from(replace(row, stop_token_ids=(0, 1), min_new_tokens=4), [0.0, 0.5]) == {0, 1}
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("vocabulary", [4, 600])
+@pytest.mark.parametrize("spoiled", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_are_an_error_and_no_token(
+    temperature: float, vocabulary: int, spoiled: float
+) -> None:
+    rows = [replace(ROW, prompt_ids=(0,), temperature=temperature)] * 2
+    logits_BV = torch.zeros(2, vocabulary)
+    logits_BV[1, 2] = spoiled
+    with pytest.raises(FloatingPointError, match="not finite"):
+        Sampler(rows, [frozenset()] * 2, vocabulary, CPU).draw(logits_BV)
+
+
 def test_penalties_move_what_is_drawn_and_not_what_is_reported() -> None:
     row = replace(ROW, prompt_ids=(3,), temperature=0.0)
     logits = [1.0, 0.9, -1.0, 0.95]

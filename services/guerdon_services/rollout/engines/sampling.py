@@ -54,11 +54,19 @@ class Sampler:
             self._penalties.keep(kept_B)
 
     def draw(self, logits_BV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The next token of each row, its log-prob (fp32, see `Sampled`), and that at temperature 1; all of shape B."""
+        """The next token of each row, its log-prob (fp32, see `Sampled`), and that at temperature 1; all of shape B.
+
+        Raises:
+            FloatingPointError: logits are not finite, as those of weights that training has spoiled.
+        """
         logits_BV = logits_BV.float()
         greedy_B = self._temperature_B == 0
         temperature_B = torch.where(greedy_B, 1.0, self._temperature_B.clamp(min=_COLDEST))
         scaled_BV = logits_BV / temperature_B[:, None]
+        sums_B = scaled_BV.logsumexp(-1)
+        # Ahead of the draw: it would leave the vocabulary, which ends all work on a GPU.
+        if not sums_B.isfinite().all():
+            raise FloatingPointError("the model's logits are not finite")
         drawn_BV = self._moved(logits_BV, scaled_BV, temperature_B)
         uniform_B = self._uniforms_BT[:, self._step].to(logits_BV.device)
         self._step += 1
@@ -70,8 +78,9 @@ class Sampler:
                 tokens_B = torch.where(greedy_B, drawn_BV.argmax(-1), tokens_B)
         if self._penalties is not None:
             self._penalties.add(tokens_B)
-        taken_B = _logps(scaled_BV, tokens_B)
-        return tokens_B, taken_B, _logps(logits_BV, tokens_B) if self._raw else taken_B
+        taken_B = _taken(scaled_BV, tokens_B) - sums_B
+        raw_B = _taken(logits_BV, tokens_B) - logits_BV.logsumexp(-1) if self._raw else taken_B
+        return tokens_B, taken_B, raw_B
 
     def _moved(self, logits_BV: Tensor, scaled_BV: Tensor, temperature_B: Tensor) -> Tensor:
         """Logits that are drawn from: `scaled_BV`, unless penalties apply or the end must not come yet."""
@@ -158,9 +167,9 @@ def _masses(logits_BV: Tensor) -> Tensor:
     return (logits_BV - logits_BV.amax(-1, keepdim=True)).exp_()
 
 
-def _logps(logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
-    """Log-probs (nats) of one token a row, of shape B."""
-    return logits_BV.gather(-1, tokens_B[:, None])[:, 0] - logits_BV.logsumexp(-1)
+def _taken(logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
+    """The logit of one token a row, of shape B."""
+    return logits_BV.gather(-1, tokens_B[:, None])[:, 0]
 
 
 def _invert(masses_BV: Tensor, uniform_B: Tensor) -> Tensor:
