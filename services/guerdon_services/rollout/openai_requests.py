@@ -27,9 +27,11 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
 }
 
-_PROMPT_FORMS = (
-    "prompt: must be a string, a list of strings, a list of token ids or a list of such lists, and not empty"
-)
+#: What may be given in several forms; what is none of them is refused in these words.
+_FORMS: Mapping[str, str] = {
+    "prompt": "must be a string, a list of strings, a list of token ids or a list of such lists, and not empty",
+    "stop": "must be a string or a list of strings, none of them empty",
+}
 
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
@@ -203,8 +205,8 @@ def parse(kind: type[CompletionRequest] | type[ChatRequest], body: Any) -> Compl
         name = str(first["loc"][0]) if first["loc"] else "body"
         if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
             raise BadParameter(name, f"{name} is not supported", code="unsupported_parameter") from None
-        if name == "prompt" and first["type"] != "missing":
-            raise BadParameter(name, _PROMPT_FORMS) from None
+        if name in _FORMS and first["type"] != "missing":
+            raise BadParameter(name, f"{name}: {_FORMS[name]}") from None
         where = ".".join(str(part) for part in first["loc"]) or name
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         raise BadParameter(name, f"{where}: {first['msg']}", code=code) from None
