@@ -7,6 +7,9 @@ NAME ?= math_verifier
 SEED ?= 0
 # Further settings of the run, as `key=value ...`, for example ARGS="training.steps=20".
 ARGS ?=
+# What make test-vllm runs: all of it takes a quarter of an hour.
+VLLM_TESTS ?= $(addprefix tests/services/rollout/,test_vllm.py test_vllm_killed.py test_vllm_lora.py) \
+  tests/e2e/test_vllm_run.py tests/e2e/test_vllm_push.py
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,11 +33,10 @@ test: $(VENV)/.installed-dev $(VENV)/.smollm2 $(VENV)/.peers  ## Run every test,
 	$(BIN)/python -m pytest $(ARGS)
 
 test-vllm: $(VLLM)/.installed  ## Run the tests of the vLLM engine, in an environment of its own
-	$(VLLM)/bin/python -m pytest -W default $(addprefix tests/services/rollout/,test_vllm.py test_vllm_killed.py test_vllm_lora.py) \
-	  tests/e2e/test_vllm_run.py tests/e2e/test_vllm_push.py $(ARGS)
+	$(VLLM)/bin/python -m pytest -W default $(VLLM_TESTS) $(ARGS)
 
 chaos: $(VENV)/.installed-dev  ## Run the tests under fire in full: thousands of requests, processes killed every second
-	GUERDON_CHAOS=full $(BIN)/python -m pytest tests/chaos $(ARGS)
+	GUERDON_CHAOS=full $(BIN)/python -m pytest tests/chaos tests/e2e/test_replicas.py $(ARGS)
 
 check: $(VENV)/.installed-dev  ## Lint, types, import rules, generated code, manifests
 	$(BIN)/ruff check .
