@@ -48,6 +48,24 @@ class Mirror:
         self._changed.set()
 
     @property
+    def version(self) -> int | None:
+        """The version that was uploaded last; None before the first."""
+        return None if self._sent is None else self._sent[0]
+
+    @property
+    def failure(self) -> str:
+        """Why the last attempt failed; empty where it did not."""
+        return self._error
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the URL has the folder's latest version."""
+        try:
+            return weights.identity(weights.latest(self._folder)) in (None, self._sent)
+        except (ValueError, OSError):
+            return False
+
+    @property
     def state(self) -> str:
         """For people: where the mirror is, and which version it has."""
         sent = self._sent

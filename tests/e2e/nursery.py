@@ -32,6 +32,8 @@ def _serve(name: str, words: list[str], options: dict[str, Any], log: str) -> No
     written = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for descriptor, source in ((0, null), (1, written), (2, written)):
         os.dup2(source, descriptor)
+    # Weights from a URL belong to the test, as the log does.
+    os.environ["GUERDON_CACHE_DIR"] = f"{os.path.dirname(log)}/cache"
     os._exit(launch.run(launch.make_service(name, words), launch.runtime_settings(options)))
 
 

@@ -313,3 +313,45 @@ def test_a_run_with_replicas_loses_nothing_when_one_of_each_is_killed(
     }
     # Whichever replica answered, its log-probs are those of the trainer's weights.
     assert max(row["engine_mismatch_max"] for row in rows) < 1e-4
+
+
+def test_a_rollout_service_follows_the_policy_by_a_url_alone(
+    replicas: Any, redis_url: str, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/bucket/policy"
+
+    def trained(name: str, **rollout: Any) -> list[dict[str, Any]]:
+        with StubService(lambda sample: float(len(sample.response_token_ids) % 2)) as outcome:
+            given: dict[str, Any] = config_with(outcome.url).model_dump(exclude={"advantage", "loss"})
+            given |= {
+                "folder": tmp_path / name,
+                "policy": {"kind": "tiny", **TINY, "warmup_steps": 1, "warmup_batch": 4},
+                "data": {"source": "arithmetic", "size": 16},
+                "rollout": {"prompts_per_step": 4, "group_size": 4, "max_new_tokens": 6},
+                "optimizer": {"lr": 0.01},
+                "filter": None,
+                "training": {"steps": 3, "checkpoint_every": 3},
+                "weights": {"mirror_url": url},
+            }
+            config = RunConfig.model_validate(given)
+            folder = open_folder(config)
+            ensure_policy(config, folder, lambda text: None)
+            view = LiveView("test", 3, Console(quiet=True))
+            run = Run(config, view)
+            pid = replicas.start("rollout", engine="transformers", **rollout)
+            finish(run, clients_of(run, redis_url, view), view)
+            replicas.end(pid, signal.SIGKILL)
+        return read_lines(folder.metrics)
+
+    # No folder at all: configuration and tokenizer come with the first version.
+    mirrored = trained("mirrored", model=str(tmp_path / "nowhere"), weights_dir=url)
+    shared = trained("shared", model=str(tmp_path / "shared" / "weights" / "policy"))
+    numbers = ("reward", "loss", "grad_norm", "response_length", "policy_version", "policy_age_max")
+    assert [[row[name] for name in numbers] for row in mirrored] == [
+        [row[name] for name in numbers] for row in shared
+    ]
+    assert [row["policy_version"] for row in mirrored] == [1, 2, 3]
+    assert [row["unrewarded"] for row in mirrored] == [0] * 3
+    # On policy a version is made of samples by the one before it, which by then could be read at the URL.
+    assert max(row["mirror_behind"] for row in mirrored) <= 1
+    assert max(row["engine_mismatch_max"] for row in mirrored) < 1e-4

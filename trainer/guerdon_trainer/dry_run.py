@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from guerdon import weights
 from guerdon.redis_server import redis_server
+from guerdon.stores import Store, StoreError
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon_trainer.config import RewardConfig, RunConfig, load_recipe
 from guerdon_trainer.connections import check_queues, connect
@@ -142,7 +143,20 @@ def _check_files(checks: Checks, config: RunConfig, trial: RunConfig) -> None:
         weights.publish(RunFolder(trial.run_folder).weights, 0, lambda path: _copy(source.policy, path))
         if source is folder:
             RunFolder(trial.run_folder).policy.symlink_to(folder.policy)
+    _check_mirror(checks, config.weights.mirror_url)
     _check_fit(checks, config, model, device)
+
+
+def _check_mirror(checks: Checks, url: str | None) -> None:
+    """Whether the store of weights answers; nothing is written there."""
+    if url is None:
+        return
+    with checks.of("weights.mirror_url") as found:
+        store = Store(url)
+        try:
+            found.append(f"{store.shown} has {store.latest() or 'no version yet'}")
+        except Exception as error:  # every file system has errors of its own
+            raise StoreError(f"{store.shown} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _check_fit(checks: Checks, config: RunConfig, model: PreTrainedModel, device: torch.device) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from guerdon.errors import GuerdonError
 from guerdon.redis_server import redis_server
+from guerdon.stores import StoreError
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
 from guerdon_trainer.config import RecipeError, RunConfig
 from guerdon_trainer.connections import connect, take_over
@@ -39,6 +40,7 @@ RUN_FAILURES = (
     OSError,
     RecipeError,
     RolloutError,
+    StoreError,
     TrackerMissing,
 )
 

@@ -25,9 +25,9 @@ import yaml
 
 from guerdon_trainer.config import RunConfig
 
-#: Keys that may differ between the attempts of one run: how long it goes on, where its numbers are shown, and how its
-#: services are run. What `services` says of a learning PRM is computed with, and is the caller's to keep.
-_FREE = ("description", "folder", "services", "failures", "tracking")
+#: Keys that may differ between the attempts of one run: how long it goes on, where its numbers and weights go, and how
+#: its services are run. What `services` says of a learning PRM is computed with, and is the caller's to keep.
+_FREE = ("description", "folder", "services", "failures", "tracking", "weights")
 _FREE_TRAINING = ("steps", "checkpoint_every", "keep_last", "eval_every")
 
 

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,12 +34,13 @@ from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.step import kl_in_reward, make_learner, optimise
 from guerdon_trainer.trackers import Tracked, Trackers, check_trackers
 from guerdon_trainer.weights import publish_adapters, publish_policy, save_policy
+from guerdon_trainer.weights_mirror import PolicyMirror
 from guerdon_trainer.weights_push import open_push
 
 
 def train(run: "Run", clients: Mapping[str, ServiceClient], view: LiveView) -> RunState:
     """Train until the recipe's last step."""
-    with run.rollouts(clients) as rollouts, run.recorder(view) as record:
+    with run.mirrored(), run.rollouts(clients) as rollouts, run.recorder(view) as record:
         run.greet(rollouts)
         if run.is_new:
             run.begin(rollouts, record)
@@ -99,7 +100,9 @@ class Run:
         # Names this attempt: a step that is repeated is a new update to the PRM, also when no checkpoint came between.
         self._attempt_id = uuid.uuid4().hex[:8]
         self._send: Callable[[int, Mapping[str, Tensor]], bool] | None = None
+        self._mirror: PolicyMirror | None = None
         self.hand_over(self.state.policy_version)
+        self._mirror = self._open_mirror()
         # Later versions may be sent: this one is what services start with.
         push = open_push(config.rollout.push, self.device) if rank() == 0 else None
         if push is not None:
@@ -118,6 +121,14 @@ class Run:
         return replace(found.state, attempt=found.state.attempt + 1, exhausted=False), ServiceStats(
             found.services
         )
+
+    def _open_mirror(self) -> PolicyMirror | None:
+        url = self.config.weights.mirror_url
+        return PolicyMirror(self.folder.weights, url, self._view.message) if url and rank() == 0 else None
+
+    def mirrored(self) -> AbstractContextManager[object]:
+        """Leaving it, the URL has the newest version, if the recipe names one and it can be reached."""
+        return self._mirror or nullcontext()
 
     def rollouts(self, clients: Mapping[str, ServiceClient]) -> Rollouts:
         """The services as this run asks them."""
@@ -226,12 +237,16 @@ class Run:
             publish_adapters(policy, self.folder.policy, self.folder.weights, version)
         else:
             publish_policy(policy, self._tokenizer, self.folder.weights, version, self._send)
+        if self._mirror is not None:
+            self._mirror.published(version)
 
     def row(
         self, collected: Collected, batch: Batch, process: ProcessRewards | None, learned: dict[str, float]
     ) -> dict[str, Any]:
         """Everything that is logged of the step."""
         times = self._timer.seconds | self.stats.take_waits()
+        if self._mirror is not None:
+            learned = learned | {"mirror_behind": self._mirror.behind}
         return step_row(self.state, collected, batch, process, learned, times, self.stats.failures())
 
     def evaluate_if_due(self, rollouts: Rollouts, record: Recorder) -> None:

@@ -23,7 +23,7 @@ from guerdon_trainer.config.services import (
     RolloutConfig,
     SourceConfig,
 )
-from guerdon_trainer.config.training import LoraConfig, OptimizerConfig, TrainingConfig
+from guerdon_trainer.config.training import LoraConfig, OptimizerConfig, TrainingConfig, WeightsConfig
 
 __all__ = [
     "AccuracyFilter",
@@ -44,6 +44,7 @@ __all__ = [
     "StdThresholdFilter",
     "TrainingConfig",
     "TruncationFilter",
+    "WeightsConfig",
     "load_recipe",
     "recipe_names",
 ]

@@ -158,15 +158,17 @@ def _check_adapters(config: "RunConfig") -> None:
             raise ValueError(
                 f"{key} is for rollouts alone: reward {reward.name!r} follows the policy, as a whole model"
             )
-    published = str(config.run_folder / "weights" / "policy")
+    published = (str(config.run_folder / "weights" / "policy"), config.weights.mirror_url)
     for name, service in config.services.items():
         settings = service.settings
-        if published in (settings.get("model"), settings.get("policy_weights_dir")):
-            raise ValueError(
-                f"{key}: service {name!r} needs whole models in {published}; a rollout service takes adapters "
-                "with model the initial policy and weights_dir that folder"
-            )
-        if settings.get("weights_dir") != published:
+        for whole in (settings.get("model"), settings.get("policy_weights_dir")):
+            if whole is not None and whole in published:
+                raise ValueError(
+                    f"{key}: service {name!r} needs whole models in {whole}; a rollout service takes adapters "
+                    "with model the initial policy and weights_dir that folder"
+                )
+        followed = settings.get("weights_dir")
+        if followed is None or followed not in published:
             continue
         most = settings.get("max_lora_rank", 0)
         if settings.get("engine") != "vllm" or not isinstance(most, int) or most < lora.rank:

@@ -26,7 +26,7 @@ from guerdon_trainer.config.services import (
     RolloutConfig,
     SourceConfig,
 )
-from guerdon_trainer.config.training import OptimizerConfig, TrainingConfig
+from guerdon_trainer.config.training import OptimizerConfig, TrainingConfig, WeightsConfig
 from guerdon_trainer.data import DataConfig
 from guerdon_trainer.prepare import PolicyConfig
 
@@ -62,6 +62,7 @@ class RunConfig(Section):
     importance: ImportanceConfig | None = None
     filter: FilterConfig = [SpreadFilter()]
     training: TrainingConfig = TrainingConfig()
+    weights: WeightsConfig = WeightsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     failures: FailureConfig = FailureConfig()
     #: See `guerdon_trainer.trackers`. All but tensorboard have to be installed.

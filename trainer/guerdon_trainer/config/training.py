@@ -2,12 +2,32 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from guerdon.stores import Store, StoreError
 from guerdon_trainer.config.base import Count, Section
 
 #: 1 would never take a gradient into account.
 Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _writable(url: str) -> str:
+    """A URL that versions can be uploaded to, as far as that can be told without asking anybody."""
+    if url.startswith(("http://", "https://")):
+        raise ValueError("nothing can be uploaded there; a bucket's URL begins with its store, such as s3://")
+    try:
+        Store(url)
+    except StoreError as error:
+        raise ValueError(str(error)) from error
+    return url
+
+
+class WeightsConfig(Section):
+    """Where the policy's versions go besides the run folder."""
+
+    #: URL (s3://bucket/policy, file:///shared/policy) that every version is uploaded to, for services that follow it
+    #: there. One run's alone.
+    mirror_url: Annotated[str, Field(pattern="^[a-z0-9+]+://."), AfterValidator(_writable)] | None = None
 
 
 class LoraConfig(Section):
