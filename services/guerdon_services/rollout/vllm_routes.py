@@ -26,11 +26,88 @@ Payload = Annotated[dict[str, Any] | list[dict[str, Any]], Body(embed=True)]
 
 def add_routes(router: APIRouter, service: "RolloutGenerator") -> None:
     """Add the routes; they answer 409 to what needs a pause where there is none, and 503 without an engine."""
+    routes = _Routes(service)
+    for change in (
+        routes.pause,
+        routes.resume,
+        routes.init_weight_transfer_engine,
+        routes.start_weight_update,
+        routes.update_weights,
+        routes.finish_weight_update,
+    ):
+        router.add_api_route(f"/{change.__name__}", change, methods=["POST"], tags=["vLLM"])
+    for look in (routes.is_paused, routes.weight_info):
+        router.add_api_route(f"/{look.__name__}", look, methods=["GET"], tags=["vLLM"])
 
-    async def run(work: Callable[[Updates], Awaitable[None]], said: dict[str, Any]) -> JSONResponse:
-        try:
-            engine = cast("VllmEngine", service.engine)
+
+class _Routes:
+    """Each public method is the route of its name."""
+
+    def __init__(self, service: "RolloutGenerator") -> None:
+        self._service = service
+
+    async def pause(
+        self, mode: Annotated[Pause, Query()] = "abort", clear_cache: bool = True
+    ) -> JSONResponse:
+        return await self._run(lambda updates: updates.pause(mode), {"status": "paused"})
+
+    async def resume(self) -> JSONResponse:
+        return await self._run(lambda updates: updates.resume(), {"status": "resumed"})
+
+    async def init_weight_transfer_engine(self, init_info: Info) -> JSONResponse:
+        def call(core: "Core") -> Awaitable[None]:
+            return core.llm.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": init_info})
+
+        # Before anything is paused: trainer and workers meet, and no weight moves.
+        return await self._run(lambda updates: call(updates.core), {"message": "Weight transfer initialized"})
+
+    async def start_weight_update(self) -> JSONResponse:
+        return await self._sent(lambda core: core.llm.start_weight_update(), "Weight update started")
+
+    async def update_weights(self, update_info: Payload) -> JSONResponse:
+        def call(core: "Core") -> Awaitable[None]:
+            return core.llm.collective_rpc("update_weights", kwargs={"update_info": update_info})
+
+        return await self._sent(call, "Weights updated")
+
+    async def finish_weight_update(
+        self, weight_version: Annotated[str | None, Body(embed=True)] = None
+    ) -> JSONResponse:
+        if weight_version is not None and not (weight_version.isascii() and weight_version.isdigit()):
+            return JSONResponse({"error": "weight_version: must be a whole number"}, 422)
+
+        async def finish(updates: Updates) -> None:
+            version = self._service.engine.version + 1 if weight_version is None else int(weight_version)
+            await updates.transferred(version, lambda core: core.llm.finish_weight_update())
+
+        return await self._run(finish, {"message": "Weight update finished"})
+
+    async def is_paused(self) -> JSONResponse:
+        async def ask(engine: "VllmEngine") -> dict[str, Any]:
+            return {"is_paused": engine.updates.paused}
+
+        return await self._answered(ask)
+
+    async def weight_info(self) -> JSONResponse:
+        async def ask(engine: "VllmEngine") -> dict[str, Any]:
+            return {"weight_version": str(engine.version), "state": engine.state}
+
+        return await self._answered(ask)
+
+    async def _sent(self, call: Callable[["Core"], Awaitable[None]], said: str) -> JSONResponse:
+        """Weights come in part."""
+        return await self._run(lambda updates: updates.transfer(call, half=True), {"message": said})
+
+    async def _run(self, work: Callable[[Updates], Awaitable[None]], said: dict[str, Any]) -> JSONResponse:
+        async def run(engine: "VllmEngine") -> dict[str, Any]:
             await engine.call(_awaited(work(engine.updates)))
+            return said
+
+        return await self._answered(run)
+
+    async def _answered(self, ask: Callable[["VllmEngine"], Awaitable[dict[str, Any]]]) -> JSONResponse:
+        try:
+            return JSONResponse(await ask(cast("VllmEngine", self._service.engine)))
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 409)
         except NotReady as error:
@@ -39,59 +116,6 @@ def add_routes(router: APIRouter, service: "RolloutGenerator") -> None:
             return JSONResponse({"error": "it took longer than update_limit_s"}, 504)
         except Exception as error:
             return JSONResponse({"error": f"{type(error).__name__}: {error}"}, 500)
-        return JSONResponse(said)
-
-    async def sent(call: Callable[["Core"], Awaitable[None]], said: str, *, half: bool) -> JSONResponse:
-        return await run(lambda updates: updates.transfer(call, half=half), {"message": said})
-
-    async def pause(mode: Annotated[Pause, Query()] = "abort", clear_cache: bool = True) -> JSONResponse:
-        return await run(lambda updates: updates.pause(mode), {"status": "paused"})
-
-    async def resume() -> JSONResponse:
-        return await run(lambda updates: updates.resume(), {"status": "resumed"})
-
-    async def is_paused() -> JSONResponse:
-        engine = cast("VllmEngine", service.engine)
-        return JSONResponse({"is_paused": engine.updates.paused})
-
-    async def weight_info() -> JSONResponse:
-        return JSONResponse({"weight_version": str(service.engine.version), "state": service.engine.state})
-
-    async def init_weight_transfer_engine(init_info: Info) -> JSONResponse:
-        def call(core: "Core") -> Awaitable[None]:
-            return core.llm.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": init_info})
-
-        # Before anything is paused: trainer and workers meet, and no weight moves.
-        return await run(lambda updates: call(updates.core), {"message": "Weight transfer initialized"})
-
-    async def start_weight_update() -> JSONResponse:
-        return await sent(lambda core: core.llm.start_weight_update(), "Weight update started", half=True)
-
-    async def update_weights(update_info: Payload) -> JSONResponse:
-        def call(core: "Core") -> Awaitable[None]:
-            return core.llm.collective_rpc("update_weights", kwargs={"update_info": update_info})
-
-        return await sent(call, "Weights updated", half=True)
-
-    async def finish_weight_update(
-        weight_version: Annotated[str | None, Body(embed=True)] = None,
-    ) -> JSONResponse:
-        if weight_version is not None and not (weight_version.isascii() and weight_version.isdigit()):
-            return JSONResponse({"error": "weight_version: must be a whole number"}, 422)
-
-        version = service.engine.version + 1 if weight_version is None else int(weight_version)
-        return await run(
-            lambda updates: updates.transferred(version, lambda core: core.llm.finish_weight_update()),
-            {"message": "Weight update finished"},
-        )
-
-    for endpoint in (pause, resume, start_weight_update, update_weights, finish_weight_update):
-        router.add_api_route(f"/{endpoint.__name__}", endpoint, methods=["POST"], tags=["vLLM"])
-    router.add_api_route(
-        "/init_weight_transfer_engine", init_weight_transfer_engine, methods=["POST"], tags=["vLLM"]
-    )
-    for look in (is_paused, weight_info):
-        router.add_api_route(f"/{look.__name__}", look, methods=["GET"], tags=["vLLM"])
 
 
 async def _awaited(work: Awaitable[None]) -> None:
