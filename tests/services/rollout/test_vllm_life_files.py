@@ -104,3 +104,21 @@ def test_a_service_that_starts_beside_torn_versions_begins_with_the_newest_whole
     engine.refresh()
     assert engine.state == "version 4 serves"
     assert len(world.started) == 1
+
+
+def test_a_version_that_cannot_be_read_for_a_while_is_taken_up_when_it_can(
+    engine_of: Any, tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path, 1, tiny_llama)
+    engine = engine_of()
+
+    def stale(folder: Path) -> Any:
+        # Without its path, which is another one at each look.
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("guerdon_services.rollout.engines.vllm_weights.tensor_shapes", stale)
+    publish(tmp_path, 2, tiny_llama)
+    engine.refresh()
+    assert "version 1 serves; version 2 was refused: OSError: " in engine.state
+    monkeypatch.undo()
+    until(lambda: engine.state == "version 2 serves")

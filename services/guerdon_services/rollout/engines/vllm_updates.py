@@ -64,6 +64,8 @@ class Updates:
         self._held: asyncio.TimerHandle | None = None
         #: Whether a trainer's weights have come in part.
         self._half = False
+        #: Ends a pause that was forgotten.
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def core(self) -> "Core":
@@ -152,10 +154,13 @@ class Updates:
             try:
                 await asyncio.to_thread(self._followed.check, found)
             except Unfit as error:
-                self._refuse(found, error)
+                # A file that is not there never comes, whereas a file system may recover.
+                away = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+                self._refuse(found, error, for_good=not away)
                 return
             if self._followed.was_sent(found):
                 self._followed.taken_up(found)
+                self._refusal = ""
                 return
             await self._update(found)
 
@@ -172,37 +177,66 @@ class Updates:
             NotReady: there is no engine at the moment.
         """
         if self.paused:
+            self._hold()
             return
-        limit_s = self._settings.update_limit_s
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(self._settings.update_limit_s):
             await self._lock.acquire()
         try:
             if self._broken or self.core.dead:
                 raise NotReady(self._broken or "the engine died")
-            self._open.clear()
-            async with asyncio.timeout(limit_s):
-                if how == "wait":
-                    await self._idle.wait()
-                await self.core.pause(how)
+            await self._stop_sampling(how)
         except BaseException:
             self._open.set()
             self._lock.release()
             raise
+        self._hold()
+
+    async def _stop_sampling(self, how: Pause) -> None:
+        self._open.clear()
+        try:
+            async with asyncio.timeout(self._settings.update_limit_s):
+                if how == "wait":
+                    await self._idle.wait()
+                await self.core.pause(how)
+        except Exception:
+            await self._not_going_on()  # it may have stopped all the same
+            raise
+
+    def _hold(self) -> None:
+        """From now on the pause ends by itself after `update_limit_s`."""
+        if self._held is not None:
+            self._held.cancel()
         loop = asyncio.get_running_loop()
-        self._held = loop.call_later(limit_s, lambda: loop.create_task(self.resume(forgotten=True)))
+        self._held = loop.call_later(self._settings.update_limit_s, self._let_go)
+
+    def _let_go(self) -> None:
+        self._ending = asyncio.create_task(self._forgotten())
+
+    async def _forgotten(self) -> None:
+        if not self.paused:
+            return
+        self._refusal = f"a trainer paused the engine for more than {self._settings.update_limit_s:g} s"
+        _log.warning("a pause was ended", reason=self._refusal)
+        # Its next attempt may give other weights the number of those that it sent, so they are read when published.
+        self._followed.unsure()
+        await self.resume()
 
     async def transfer(self, call: Callable[["Core"], Awaitable[None]], *, half: bool) -> None:
         """One of vLLM's calls by which weights come; `half` says whether more must follow before they are whole.
 
         Raises:
-            ValueError: nobody holds the engine.
-            Exception: whatever the call raised; where weights had come in part, `resume` gives them up.
+            ValueError: nobody holds the engine, or the pause ended before the call did.
+            Exception: whatever the call raised; what had come in part is given up by `resume`.
         """
         if not self.paused:
             raise ValueError("pause the engine first")
-        self._loaded = None
+        core = self.core
+        # During the call too: whoever gives up may resume meanwhile.
+        self._loaded, self._half = None, True
         async with asyncio.timeout(self._settings.update_limit_s):
-            await call(self.core)
+            await call(core)
+        if not self.paused or core is not self.core:
+            raise ValueError("the pause ended meanwhile, and what was sent was given up")
         self._half = half
 
     async def transferred(self, version: int, finish: Callable[["Core"], Awaitable[None]]) -> None:
@@ -219,7 +253,7 @@ class Updates:
         await self.transfer(whole, half=False)
         self._followed.sent(version)
 
-    async def resume(self, *, forgotten: bool = False) -> None:
+    async def resume(self) -> None:
         """The end of a pause. Weights that came in part are given up, with the engine that has them.
 
         Raises:
@@ -230,22 +264,23 @@ class Updates:
         self._held.cancel()
         self._held = None
         try:
-            if forgotten:
-                self._refusal = (
-                    f"a trainer paused the engine for more than {self._settings.update_limit_s:g} s"
-                )
-                _log.warning("a pause was ended", reason=self._refusal)
-            if self._half or self.core.dead:
-                self._half = False
-                self._refusal = (
-                    "a trainer's weights came in part, the engine was started with those before them"
-                )
+            why = "a trainer's weights came in part" if self._half else await self._not_going_on()
+            self._half = False
+            if why:
+                self._refusal = f"{why}, the engine was started with those before them"
                 await self._restart()
-            else:
-                await self.core.resume()
-                self._open.set()
+            self._open.set()
         finally:
             self._lock.release()
+
+    async def _not_going_on(self) -> str:
+        """Let the engine sample again; why it does not."""
+        try:
+            async with asyncio.timeout(self._settings.update_limit_s):
+                await self.core.resume()
+        except Exception as error:
+            return f"the engine did not go on after a pause ({type(error).__name__}: {error})"
+        return "the engine died" if self.core.dead else ""
 
     async def _update(self, found: Found) -> None:
         began = time.monotonic()
@@ -290,12 +325,13 @@ class Updates:
                 _log.warning("groups did not finish in time, they are sampled anew", groups=self._running)
         return "abort"
 
-    def _refuse(self, found: Found, error: Exception) -> None:
-        self._followed.refuse(found)
-        self._refusal = f"version {found.version} was refused: {type(error).__name__}: {error}"
-        _log.warning(
-            "weights refused", version=found.version, serving=self._followed.version, error=str(error)
-        )
+    def _refuse(self, found: Found, error: Exception, *, for_good: bool = True) -> None:
+        self._followed.refuse(found, for_good=for_good)
+        refusal = f"version {found.version} was refused: {type(error).__name__}: {error}"
+        if refusal != self._refusal:  # one that is looked at again and again is said once
+            serving = self._followed.version
+            _log.warning("weights refused", version=found.version, serving=serving, error=str(error))
+        self._refusal = refusal
 
     async def _go_back(self, error: Exception) -> None:
         """After an update that failed half-way: the old weights again, in a new engine if need be."""

@@ -131,6 +131,10 @@ class Followed(FollowedFolder):
         """Weights that a trainer sent serve; they are in no folder yet."""
         self.version = self._sent = version
 
+    def unsure(self) -> None:
+        """Nobody knows whether the version that was sent will be published as it is."""
+        self._sent = None
+
     def was_sent(self, found: Found) -> bool:
         """Whether `found` is what a trainer sent, which it has now written down as well: there is nothing to read."""
         return found.version == self._sent and not is_adapter(found.path)
@@ -156,9 +160,10 @@ class Followed(FollowedFolder):
                 return
         raise FileNotFoundError(f"version {self.version} is gone, and no other that is there will do")
 
-    def refuse(self, found: Found) -> None:
-        """Look at `found` no more; another version, or the same number published anew, is looked at."""
-        self._refused.add(found.identity)
+    def refuse(self, found: Found, *, for_good: bool = True) -> None:
+        """Look at `found` no more if it is `for_good`; another version, or the same number anew, is looked at."""
+        if for_good:
+            self._refused.add(found.identity)
         self._held.release(found.path)
 
     def _begin(self) -> None:
