@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,3 +126,16 @@ def test_where_versions_cannot_be_held_they_are_used_where_they_lie(
     assert published[0].path.exists()
     held.close()
     assert own_folders(tmp_path) == []
+
+
+def test_in_a_folder_that_was_replaced_versions_are_held_again(tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    held = HeldVersions(folder)
+    hold(held, publish(folder, 1))
+    shutil.rmtree(folder)
+    path = hold(held, publish(folder, 1))
+    for version in (2, 3):
+        publish(folder, version)
+    assert (path / "config.json").read_text() == "1"
+    held.close()
+    assert own_folders(folder) == []

@@ -42,6 +42,8 @@ class HeldVersions:
 
         The version's own folder where it cannot be held.
         """
+        if self._own is not None and not self._own.exists():
+            self.close()  # somebody replaced the weights folder
         try:
             own = self._own or self._open()
             held = own / str(next(self._numbers))
