@@ -132,14 +132,42 @@ def test_without_replicas_the_learner_scores(
     assert counts[NAME] == {"unavailable": 2}
 
 
+@pytest.mark.parametrize("order", ["before", "after"])
 def test_numbers_that_an_earlier_attempt_used_are_scored_by_the_learner(
+    services: Any, group: Group, make_config: Make, order: str
+) -> None:
+    replicas = FakeReplicas()
+    services.process_reward.version = 3
+    config = make_config(REPLICAS, f"process_reward.order={order}")
+    _rewarded(services, replicas, config, group, 1, 2, 3, 4)
+    # Version 3 was made anew from 2: a replica may have the old one. The first number that is new is 4.
+    asked = [4, 5] if order == "before" else [4]
+    assert replicas.asked == [(version, ["0/0", "0/1"]) for version in asked]
+
+
+def test_an_attempt_that_goes_on_where_the_last_one_ended_has_replicas_at_once(
     services: Any, group: Group, make_config: Make
 ) -> None:
     replicas = FakeReplicas()
     services.process_reward.version = 3
-    _rewarded(services, replicas, make_config(REPLICAS), group, 1, 2, 3)
-    assert [request.order for request in services.process_reward.requests] == ["before", "before", "after"]
-    assert replicas.asked == [(4, ["0/0", "0/1"])]
+    _rewarded(services, replicas, make_config(REPLICAS, "process_reward.order=after"), group, 3)
+    assert replicas.asked == [(3, ["0/0", "0/1"])]
+
+
+def test_a_learner_that_is_away_as_an_attempt_begins_is_waited_for(
+    services: Any, group: Group, make_config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas = FakeReplicas()
+    versions, failures = services.process_reward.versions, [Unavailable("it is being restarted")] * 2
+
+    async def away_at_first() -> Any:
+        if failures:
+            raise failures.pop()
+        return await versions()
+
+    monkeypatch.setattr(services.process_reward, "versions", away_at_first)
+    _rewarded(services, replicas, make_config(REPLICAS, "failures.pause_s=0.01"), group, 0)
+    assert replicas.asked == [(1, ["0/0", "0/1"])]
 
 
 @pytest.mark.parametrize("settings", [(REPLICAS,), ("process_reward.order=none",)])

@@ -6,7 +6,8 @@ is asked by its version: the one that precedes the update or the one that it mak
 Shapes: B responses, T tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -25,8 +26,17 @@ from guerdon.types import (
 )
 from guerdon_trainer.config import ProcessRewardConfig, RewardConfig, RunConfig
 from guerdon_trainer.groups import Group, ProcessRewards, RolloutError, labelled, token_rewards_of
-from guerdon_trainer.service_calls import ServiceCalls, ServiceClient
+from guerdon_trainer.service_calls import AnswerT, ServiceCalls, ServiceClient
 from guerdon_trainer.service_stats import ServiceStats
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """The newest version that a learner has, as an answer."""
+
+    version: int
+    status: Status = Status.OK
+    reason: str = ""
 
 
 class ProcessRewardModel:
@@ -47,8 +57,8 @@ class ProcessRewardModel:
         self._calls = calls
         self._stats = stats
         self._timeout_s = timeout_s
-        #: The newest version that the learner had when this attempt began.
-        self._found: int | None = None
+        #: The newest number that may have been given to other weights before this attempt; None until it is known.
+        self._doubtful: int | None = None
 
     async def versions(self) -> VersionsResponse:
         """What versions the learner has.
@@ -56,10 +66,7 @@ class ProcessRewardModel:
         Raises:
             ServiceFailure: it does not answer.
         """
-        versions = await self._clients[self._reward.name].versions()
-        if self._found is None:
-            self._found = max([versions.current, *(one.version for one in versions.versions)])
-        return versions
+        return await self._clients[self._reward.name].versions()
 
     async def rewards(self, groups: Sequence[Group], request_id: str, base_version: int) -> ProcessRewards:
         """See `Rollouts.process_rewards`."""
@@ -73,7 +80,7 @@ class ProcessRewardModel:
             base_version=base_version,
             options=self._reward.options,
         )
-        if self._learning.replicas is None or not await self._numbers_are_new(base_version):
+        if self._learning.replicas is None or not await self._number_is_new(base_version):
             answer = await self._update(update)
             tokens = token_rewards_of(update.samples, answer.results)
             self._count(answer.results)
@@ -88,15 +95,25 @@ class ProcessRewardModel:
         results = await self._ask(self._reward.name, samples)
         return ProcessRewards(self._of_the_batch(samples, results), version, {})
 
-    async def _numbers_are_new(self, base_version: int) -> bool:
-        """Whether no version to come has a number that the PRM gave before.
+    async def _number_is_new(self, base_version: int) -> bool:
+        """Whether the version that scores has a number that the PRM gave to no other weights before.
 
         An attempt that was killed may have taught it further than the checkpoint knows. It goes back and gives those
         numbers again, to other weights, while a replica may still hold the old ones: until then the learner scores.
         """
-        if self._found is None:
-            await self.versions()
-        return self._found is not None and base_version >= self._found
+        if self._doubtful is None:
+            newest = await self._newest()
+            self._doubtful = newest if newest > base_version else base_version - 1
+        return base_version + (self._learning.order == "before") > self._doubtful
+
+    async def _newest(self) -> int:
+        """The newest version that the learner has."""
+
+        async def call() -> _Newest:
+            versions = await self.versions()
+            return _Newest(max([versions.current, *(one.version for one in versions.versions)]))
+
+        return (await self._until("a question for its versions", call)).version
 
     async def _beside_replicas(
         self, update: UpdateRequest, base_version: int
@@ -163,20 +180,21 @@ class ProcessRewardModel:
         return await self._calls.each(name, samples, call, failure)
 
     async def _update(self, request: UpdateRequest) -> UpdateResponse:
-        service, time_limit_s = self._reward.name, self._learning.time_limit_s
-
         async def call() -> UpdateResponse:
-            return await self._clients[service].update(request, timeout_s=self._timeout_s)
+            return await self._clients[self._reward.name].update(request, timeout_s=self._timeout_s)
 
-        try:
-            answer = await self._calls.until(service, time_limit_s, call)
-        except ServiceFailure as error:
-            raise RolloutError(
-                f"{service} did not answer an update for {time_limit_s:g} s: {error}"
-            ) from error
+        answer = await self._until("an update", call)
         if answer.status is not Status.OK:
-            raise RolloutError(f"{service} refused an update: {answer.status}: {answer.reason}")
+            raise RolloutError(f"{self._reward.name} refused an update: {answer.status}: {answer.reason}")
         return answer
+
+    async def _until(self, what: str, call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+        """The learner's answer, which a restart may delay."""
+        service, time_limit_s = self._reward.name, self._learning.time_limit_s
+        try:
+            return await self._calls.until(service, time_limit_s, call)
+        except ServiceFailure as error:
+            raise RolloutError(f"{service} did not answer {what} for {time_limit_s:g} s: {error}") from error
 
     def _count(self, results: Sequence[Result]) -> None:
         for result in results:
