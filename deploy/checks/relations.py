@@ -17,6 +17,8 @@ _SERVICE = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 #: Longest names. StatefulSets and Jobs: what Kubernetes appends for pods and their labels must fit into 63.
 _LONGEST = {"Service": 63, "StatefulSet": 52, "Job": 57, "Deployment": 63}
 _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+#: Options by which a process says how long it takes to end.
+_PATIENCE = ("--drain-s", "--drain-delay-s", "--shutdown-timeout")
 
 
 def mistakes(items: list[Object], namespace: str = "guerdon") -> Iterator[str]:
@@ -134,11 +136,9 @@ def _memory(container: Object, volumes: Mapping[str, Object]) -> Iterator[str]:
 
 
 def _patience(pod: Object) -> Iterator[str]:
-    """SIGKILL comes after the service has given up by itself."""
-    words = pod["containers"][0].get("args", [])
-    given = {
-        name: float(text) for word in words for name, _, text in [word.partition("=")] if "drain" in name
-    }
+    """SIGKILL comes after what runs has given up by itself: a service, or torchrun with its processes."""
+    words = [word.partition("=") for word in pod["containers"][0].get("args", [])]
+    given = {name: float(text) for name, _, text in words if name in _PATIENCE}
     if sum(given.values()) + 10 > pod["terminationGracePeriodSeconds"]:
         yield f"{pod['terminationGracePeriodSeconds']} s of grace, and it drains for {given}"
 
@@ -163,6 +163,7 @@ def _scaler(item: Object, items: list[Object]) -> Iterator[str]:
     spec, target = item["spec"], item["spec"]["scaleTargetRef"]
     if target["name"] not in _names(items, target["kind"]):
         yield f"there is no {target['kind']} {target['name']}"
+        return
     least = spec.get("minReplicaCount", spec.get("minReplicas"))
     if least > spec.get("maxReplicaCount", spec.get("maxReplicas")):
         yield "its least is above its most"

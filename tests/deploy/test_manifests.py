@@ -8,6 +8,7 @@ from typing import Any
 import pods
 import pytest
 import yaml
+from torch.distributed.run import get_args_parser
 
 from guerdon_trainer.config import load_recipe
 
@@ -80,6 +81,9 @@ def test_the_trainer_understands_its_arguments(manifest: str, tmp_path: Path) ->
             for name, text in item["data"].items():
                 (tmp_path / name).write_text(text)
     config = load_recipe(recipe.replace("/etc/guerdon/recipes", str(tmp_path)), overrides)
+    # No pod reaches a model hub.
+    for named in (getattr(config.policy, "path", None), config.data.name, config.eval_data.name):
+        assert named is None or str(named).startswith("/data/"), named
     # Every service that the recipe asks is in the manifest, and learner, policy and trainer mean the same folders.
     assert set(config.sources) <= set(pods.workloads(pods.objects(manifest)))
     arguments = {
@@ -146,6 +150,10 @@ def test_nodes_of_one_training_find_each_other() -> None:
     # The pod of index 0, by the name that an Indexed Job gives its host.
     assert option(words, "master-addr") == f"{name}-0.{name}"
     assert option(words, "master-port") == str(service["spec"]["ports"][0]["port"])
+    understood = get_args_parser().parse_args([one.replace("$(NODE_RANK)", "1") for one in words[1:]])
+    assert (understood.no_python, understood.training_script) == (True, "guerdon")
+    # It must not kill a process that still writes its checkpoint.
+    assert 500 < understood.shutdown_timeout < spec["terminationGracePeriodSeconds"]
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
