@@ -24,7 +24,8 @@ OURS = ("guerdon", "guerdon-services")
 CONSTRAINTS = ROOT / "constraints.txt"
 VLLM_LOCK = Path(__file__).with_name("constraints-vllm-cuda.txt")
 _INSTALLED = re.compile(
-    r"^FROM build AS ([a-z-]+)-packages\nRUN install-guerdon '([^']+)'(?: (torch|vllm))?$", re.MULTILINE
+    r"^FROM build AS ([a-z-]+)-packages\nRUN --mount=\S+ install-guerdon '([^']+)'(?: (torch|vllm))?$",
+    re.MULTILINE,
 )
 
 

@@ -121,15 +121,22 @@ def test_every_image_of_the_manifests_and_of_compose_is_a_target() -> None:
             r"image: \S+/guerdon-([a-z-]+):\d\S*$", (pods.MANIFESTS / f"{name}.yaml").read_text(), re.M
         )
     }
-    assert images <= set(FINAL)
+    assert {"math", "rules", "code", "process-reward", "rollout", "trainer"} <= images <= set(FINAL)
     built = {one["build"]["target"] for one in COMPOSE["services"].values() if "build" in one}
     assert built <= set(FINAL)
 
 
 def test_every_final_stage_runs_as_nobody_in_particular() -> None:
-    for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE):
-        users = re.findall(r"^USER (\S+)$", stage, re.MULTILINE)
-        assert not users or users[-1] == "10001:10001"
+    stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)
+    users = {stage.partition("\n")[0]: re.findall(r"^USER (\S+)$", stage, re.MULTILINE) for stage in stages}
+    assert users["${BASE} AS runtime"] == ["10001:10001"]
+    # The others have it from there, or give root's rights back.
+    assert {found[-1] for found in users.values() if found} == {"10001:10001"}
+    assert all(
+        f"FROM runtime AS {name}\n" in DOCKERFILE
+        for name in FINAL
+        if name not in ("build", "runtime", "rollout")
+    )
 
 
 def test_compose_takes_as_much_away_as_the_manifests() -> None:
