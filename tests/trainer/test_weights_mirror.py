@@ -2,6 +2,8 @@
 
 import io
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from guerdon import mirrors, weights
-from guerdon.stores import Store
+from guerdon.stores import Store, StoreError
 from guerdon_trainer import weights_mirror
 from guerdon_trainer.config import RecipeError, RunConfig
 from guerdon_trainer.dry_run import Checks, Failed, _check_mirror
@@ -61,6 +63,15 @@ def files(folder: Path) -> dict[str, bytes]:
     return {
         path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name[0] != "."
     }
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for something that must come, for at most a minute."""
+    for _ in range(6000):
+        if happened():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not happen within a minute")
 
 
 def _one_file(folder: Path) -> None:
@@ -127,14 +138,18 @@ def test_a_store_that_never_comes_back_costs_a_run_nothing_but_a_sentence(
     make_config: Make, make_services: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights_mirror, "_AWAY_S", 0.2)
-    (tmp_path / "store").write_text("")
+    monkeypatch.setattr(mirrors, "_FIRST_PAUSE_S", 0.01)
     config = make_config(*STEPS, "training.steps=2", f"weights.mirror_url={url}")
     view = View()
-    run = attempt(config, make_services, view)
+    folder = open_folder(config)
+    ensure_policy(config, folder, lambda text: None)
+    run = Run(config, view)
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("")
+    finish(run, make_services, view)
     said = view.said.getvalue()
-    assert f"training begins without the mirror: {url} has nothing yet, behind version 0: " in said
-    assert f"the run ends before its mirror is complete: {url} has nothing yet, behind version 2: " in said
-    assert [row["mirror_behind"] for row in read_lines(run.folder.metrics)] == [1, 2]
+    assert f"the run ends before its mirror is complete: {url} has version 0, behind version 2: " in said
+    assert [row["mirror_behind"] for row in read_lines(run.folder.metrics)] == [0, 1]
     assert (run.folder.model / "model.safetensors").is_file()
     assert [one.version for one in weights.published(run.folder.weights)] == [1, 2]
 
@@ -165,6 +180,45 @@ def test_what_a_killed_attempt_left_at_the_url_is_gone_before_the_next_one_asks_
     assert last is not None
     assert last.version == 4
     assert files(last.path) == files(weights.version_path(run.folder.weights, 4))
+
+
+def test_no_attempt_begins_beside_a_url_that_may_hold_its_numbers(
+    make_config: Make, make_services: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_mirror, "_AWAY_S", 0.2)
+    attempt(make_config(*STEPS, "training.steps=1", f"weights.mirror_url={url}"), make_services, View())
+    config = make_config(*STEPS, "training.steps=2", f"weights.mirror_url={url}")
+    monkeypatch.setattr(Store, "push", _away)
+    with pytest.raises(
+        StoreError, match=rf"weights\.mirror_url: {url} has nothing yet, behind version 1: OSError: away"
+    ):
+        Run(config, View())
+    until(lambda: not any(thread.name == "weights mirror" for thread in threading.enumerate()))
+
+
+def _away(*_: Any, **__: Any) -> None:
+    raise OSError("away")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("weights.mirror_url='file://${run}/weights/policy'",), "weights.mirror_url lies in "),
+        (
+            (
+                "weights.mirror_url=file:///x",
+                "services.process_reward.settings={model: /m, weights_dir: /w, mirror_url: 'file:///x/'}",
+            ),
+            "weights.mirror_url is services.process_reward.settings.mirror_url as well",
+        ),
+    ],
+)
+def test_a_url_with_two_writers_is_refused(
+    make_config: Make, overrides: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(RecipeError) as error:
+        make_config(*overrides)
+    assert str(error.value).startswith(sentence)
 
 
 def test_a_run_may_go_on_with_another_mirror(

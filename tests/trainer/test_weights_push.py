@@ -20,6 +20,7 @@ from torch import Tensor
 from guerdon import weights
 from guerdon_trainer import train as train_module
 from guerdon_trainer.config import PushConfig, RecipeError, RunConfig
+from guerdon_trainer.dry_run import Checks, Failed, _check_push
 from guerdon_trainer.launch import ensure_policy
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.model import Policy, load_policy
@@ -260,6 +261,52 @@ def test_where_nothing_can_be_sent_one_sentence_says_so(monkeypatch: pytest.Monk
     monkeypatch.setattr("guerdon_trainer.weights_push.find_spec", lambda name: name)
     with pytest.raises(RecipeError, match="the environment variable PUSH_TOKEN is not set"):
         open_push(config, torch.device("cuda"))
+
+
+PUSH = "rollout.push={urls: ['http://a'], master_address: b}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ("engine: transformers", "the rollout service's engine must be vllm"),
+        ("engine: vllm", "needs the setting vllm: {weight_transfer_config: {backend: nccl}}"),
+        (
+            "weights_dir: 'file:///x', vllm: {weight_transfer_config: {}}",
+            "weights_dir must be the folder, not weights.mirror_url",
+        ),
+    ],
+)
+def test_a_service_that_cannot_be_sent_versions_is_refused(
+    make_config: Any, settings: str, sentence: str
+) -> None:
+    replica = f"services.one={{service: rollout, queue: rollout, settings: {{model: /m, {settings}}}}}"
+    with pytest.raises(RecipeError) as error:
+        make_config(PUSH, "weights.mirror_url=file:///x", replica)
+    assert str(error.value).startswith("rollout.push")
+    assert sentence in str(error.value)
+
+
+def test_a_service_that_can_be_sent_versions_is_not_refused(make_config: Any) -> None:
+    transfer = "vllm: {weight_transfer_config: {backend: nccl}}"
+    make_config(PUSH, f"services.rollout.settings={{model: /m, weights_dir: /w, {transfer}}}")
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@a", "http://a/?x=1"])
+def test_a_url_that_messages_could_not_show_is_refused(make_config: Any, url: str) -> None:
+    with pytest.raises(RecipeError, match=r"rollout\.push\.urls"):
+        make_config(f"rollout.push={{urls: ['{url}'], master_address: b}}")
+
+
+def test_a_dry_run_says_that_nothing_can_be_sent_from_here() -> None:
+    checks = Checks(lambda text: None)
+    _check_push(checks, None, CPU)
+    assert checks.made == []
+    with pytest.raises(Failed):
+        _check_push(checks, PushConfig(urls=["http://a"], master_address="b"), CPU)
+    [check] = checks.made
+    assert (check.name, check.passed) == ("rollout.push", False)
+    assert "training.device must be cuda" in check.detail
 
 
 def test_a_replica_that_is_named_twice_is_refused(make_config: Any) -> None:

@@ -21,7 +21,7 @@ from guerdon import weights
 from guerdon.redis_server import redis_server
 from guerdon.stores import Store, StoreError
 from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
-from guerdon_trainer.config import RewardConfig, RunConfig, load_recipe
+from guerdon_trainer.config import PushConfig, RewardConfig, RunConfig, load_recipe
 from guerdon_trainer.connections import check_queues, connect
 from guerdon_trainer.data import load_questions
 from guerdon_trainer.distributed import local_device
@@ -36,6 +36,7 @@ from guerdon_trainer.service_calls import ServiceClient
 from guerdon_trainer.service_stats import ServiceStats
 from guerdon_trainer.step import add_adapters
 from guerdon_trainer.trackers import check_trackers
+from guerdon_trainer.weights_push import open_push
 
 #: Prompts of the one batch.
 _PROMPTS = 4
@@ -144,6 +145,7 @@ def _check_files(checks: Checks, config: RunConfig, trial: RunConfig) -> None:
         if source is folder:
             RunFolder(trial.run_folder).policy.symlink_to(folder.policy)
     _check_mirror(checks, config.weights.mirror_url)
+    _check_push(checks, config.rollout.push, device)
     _check_fit(checks, config, model, device)
 
 
@@ -157,6 +159,15 @@ def _check_mirror(checks: Checks, url: str | None) -> None:
             found.append(f"{store.shown} has {store.latest() or 'no version yet'}")
         except Exception as error:  # every file system has errors of its own
             raise StoreError(f"{store.shown} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _check_push(checks: Checks, push: PushConfig | None, device: torch.device) -> None:
+    """Whether versions can be sent from here; the services are not asked."""
+    if push is None:
+        return
+    with checks.of("rollout.push") as found:
+        open_push(push, device)
+        found.append(f"to {len(push.urls)} services over NCCL, from {device}")
 
 
 def _check_fit(checks: Checks, config: RunConfig, model: PreTrainedModel, device: torch.device) -> None:

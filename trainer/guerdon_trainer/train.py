@@ -101,10 +101,10 @@ class Run:
         self._attempt_id = uuid.uuid4().hex[:8]
         self._send: Callable[[int, Mapping[str, Tensor]], bool] | None = None
         self._mirror: PolicyMirror | None = None
+        push = open_push(config.rollout.push, self.device) if rank() == 0 else None
         self.hand_over(self.state.policy_version)
         self._mirror = self._open_mirror()
         # Later versions may be sent: this one is what services start with.
-        push = open_push(config.rollout.push, self.device) if rank() == 0 else None
         if push is not None:
             self._send = partial(push.send, say=view.message)
 

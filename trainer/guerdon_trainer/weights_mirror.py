@@ -2,7 +2,7 @@
 
 `guerdon.mirrors` uploads in the background: a version is published when it is in the folder, whatever becomes of the
 store. Only two moments wait: the beginning, for what an earlier attempt left at the URL may have the numbers that
-this one will give; and the end, for the last version.
+this one will give, which whoever follows the URL would take for these; and the end, for the last version.
 """
 
 import time
@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Self
 
 from guerdon.mirrors import Mirror
+from guerdon.stores import StoreError
 
 #: Seconds that an upload may take where training waits for it.
 _UPLOAD_S = 3600.0
-#: Seconds that a store which cannot be reached is tried again at the end of a run.
+#: Seconds that a store which cannot be reached is tried again at those moments.
 _AWAY_S = 60.0
 _LOOK_EVERY_S = 0.05
 #: Versions kept at the URL, as in the folder.
@@ -23,13 +24,13 @@ _KEEP_LAST = 2
 
 
 class PolicyMirror:
-    """The policy's versions at a URL. Opening it waits for the version that is published, or the first failure.
+    """The policy's versions at a URL. Opening it waits until the version that is published is there.
 
     Leaving it after an error uploads what it can in a few seconds; else it waits for the newest version, or says
     which one is missing.
 
     Raises:
-        StoreError: no store can be at this URL.
+        StoreError: no store can be at this URL, or nothing can be uploaded there.
     """
 
     def __init__(self, folder: Path, url: str, say: Callable[[str], None]) -> None:
@@ -37,8 +38,12 @@ class PolicyMirror:
         #: How many versions the URL lacked when the newest one was published.
         self.behind = 0
         self._mirror = Mirror(folder, url, keep_last=_KEEP_LAST)
-        if not self._wait(away_s=0.0):
-            self._say(f"training begins without the mirror: {self._mirror.state}")
+        try:
+            if not self._wait():
+                raise StoreError(f"weights.mirror_url: {self._mirror.state}")
+        except BaseException:
+            self._mirror.close(grace_s=0)
+            raise
 
     def published(self, version: int) -> None:
         """The folder has another version."""
@@ -52,18 +57,18 @@ class PolicyMirror:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and not self._wait(_AWAY_S):
+        if kind is None and not self._wait():
             self._say(f"the run ends before its mirror is complete: {self._mirror.state}")
         self._mirror.close()
 
-    def _wait(self, away_s: float) -> bool:
-        """Wait until the URL has the newest version; how long, where the store fails, is `away_s`."""
+    def _wait(self) -> bool:
+        """Wait until the URL has the newest version; not for ever where the store fails."""
         ends = time.monotonic() + _UPLOAD_S
         fails_since: float | None = None
         while not self._mirror.is_current:
             now = time.monotonic()
             fails_since = (fails_since or now) if self._mirror.failure else None
-            if now > ends or (fails_since is not None and now - fails_since >= away_s):
+            if now > ends or (fails_since is not None and now - fails_since >= _AWAY_S):
                 return False
             time.sleep(_LOOK_EVERY_S)
         return True

@@ -1,6 +1,7 @@
 """Which rewards, advantages and losses go together; what does not is a sentence that names the keys."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
@@ -66,6 +67,8 @@ def check_fit(config: "RunConfig") -> None:
     _check_advantage(config)
     _check_replicas(config)
     _check_adapters(config)
+    _check_mirror(config)
+    _check_push(config)
     _check_weights(config)
     _check_filters(config)
     if isinstance(config.loss, NftConfig):
@@ -173,6 +176,41 @@ def _check_adapters(config: "RunConfig") -> None:
         most = settings.get("max_lora_rank", 0)
         if settings.get("engine") != "vllm" or not isinstance(most, int) or most < lora.rank:
             raise ValueError(f"{key}: service {name!r} needs engine vllm and max_lora_rank {lora.rank}")
+
+
+def _check_mirror(config: "RunConfig") -> None:
+    """A URL has one writer, and is no part of what it mirrors."""
+    url = config.weights.mirror_url
+    if url is None:
+        return
+    weights = (config.run_folder / "weights").resolve()
+    if url.startswith("file://") and Path(url.removeprefix("file://")).resolve().is_relative_to(weights):
+        raise ValueError(f"weights.mirror_url lies in {weights}, where the run writes versions itself")
+    for name, service in config.services.items():
+        if str(service.settings.get("mirror_url", "")).rstrip("/") == url.rstrip("/"):
+            raise ValueError(
+                f"weights.mirror_url is services.{name}.settings.mirror_url as well: a URL has one writer"
+            )
+
+
+def _check_push(config: "RunConfig") -> None:
+    """What a replica that the recipe starts must have to be sent versions."""
+    if config.rollout.push is None:
+        return
+    for settings in _started(config, config.sources[config.rollout.service]):
+        transport = settings.get("vllm")
+        if settings.get("engine", "auto") == "transformers":
+            raise ValueError("rollout.push sends to vLLM: the rollout service's engine must be vllm")
+        if not isinstance(transport, dict) or "weight_transfer_config" not in transport:
+            raise ValueError(
+                "rollout.push: the rollout service needs the setting vllm: "
+                "{weight_transfer_config: {backend: nccl}}"
+            )
+        if config.weights.mirror_url is not None and settings.get("weights_dir") == config.weights.mirror_url:
+            raise ValueError(
+                "rollout.push: the rollout service's weights_dir must be the folder, not weights.mirror_url, "
+                "where a version arrives after the next one was sent"
+            )
 
 
 def _check_weights(config: "RunConfig") -> None:

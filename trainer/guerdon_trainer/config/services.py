@@ -20,8 +20,8 @@ _Text = Annotated[str, Field(min_length=1)]
 class PushConfig(Section):
     """Weights sent to rollout services that run vLLM, over NCCL, besides being published: see `weights_push.py`."""
 
-    #: The HTTP doors of all of them: whoever is left out reads every version from the folder.
-    urls: Annotated[list[Annotated[str, Field(pattern="^https?://.")]], Field(min_length=1)]
+    #: The HTTP doors of all of them, without a password: whoever is left out reads every version from the folder.
+    urls: Annotated[list[Annotated[str, Field(pattern="^https?://[^@?#]+$")]], Field(min_length=1)]
     #: GPUs of each: its tensor, pipeline and data parallel sizes multiplied.
     workers: Count = 1
     #: Where they reach this process, for their first meeting.
