@@ -195,7 +195,8 @@ def up(
 ) -> None:
     """Start the services of one file, restart those that die, and stop all on Ctrl-C or SIGTERM."""
     from guerdon.redis_server import redis_server
-    from guerdon.supervisor import Supervisor, load_services, process_specs, with_addresses
+    from guerdon.services_file import load_services, process_specs, with_addresses
+    from guerdon.supervisor import Supervisor
 
     with _sentences(), _until_signal() as leaving:
         config = with_addresses(load_services(file))

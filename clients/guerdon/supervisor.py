@@ -3,14 +3,10 @@
 No child outlives its supervisor. Each is started through a few lines of Python that ask the kernel to send it
 SIGTERM when its parent dies (Linux, PR_SET_PDEATHSIG), whichever way that happens, and then become the command.
 The kernel watches the *thread* that started the child, so one thread starts all and lives until they are gone.
-Elsewhere than on Linux, `stop` at exit is all there is.
-
-The second half reads the YAML file of `guerdon up`: which services to run, and where.
+Elsewhere than on Linux, `stop` at exit is all there is. Which processes `guerdon up` runs is in `services_file.py`.
 """
 
 import atexit
-import difflib
-import json
 import logging
 import os
 import signal
@@ -27,14 +23,12 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import httpx
-import yaml
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from guerdon.errors import InvalidRequest, Timeout, Unavailable
+from guerdon.errors import Timeout, Unavailable
 
 #: Seconds between a death and the restart: after the first in a row, and at most, doubling between.
 BACKOFF_S = (0.1, 10.0)
@@ -44,8 +38,6 @@ HEALTHY_AFTER_S = 30.0
 DEATHS_AT_START = 3
 #: Seconds between two looks at the children.
 POLL_S = 0.05
-#: Seconds after which the queue entries of a service that died here are taken over: about what its restart takes.
-LEASE_S = 10
 #: Lines of a log that an error message ends with.
 TAIL_LINES = 25
 
@@ -206,6 +198,15 @@ def _answers_ping(url: str, timeout_s: float) -> bool:
         client.close()
 
 
+def free_ports(count: int) -> list[int]:
+    """Different loopback TCP ports that nobody listens on at the moment."""
+    with ExitStack() as probes:
+        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in sockets]
+
+
 def _spawn(child: _Child) -> None:
     spec = child.spec
     helper: list[str] = []
@@ -272,131 +273,3 @@ def _stop_all(children: Sequence[_Child], timeout_s: float) -> None:
 def _tail(path: Path) -> str:
     lines = path.read_text(errors="replace").splitlines()[-TAIL_LINES:] if path.exists() else []
     return f"the end of {path}:\n" + "\n".join(lines)
-
-
-class ServiceConfig(BaseModel):
-    """One service of a services file; addresses that are not given are free loopback ports."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    #: Its name among the entry points `guerdon.services`; by default the key it stands under.
-    service: str | None = None
-    #: HOST:PORT
-    http: str | None = None
-    #: HOST:PORT
-    grpc: str | None = None
-    #: Name of its queue; by default the key it stands under.
-    queue: str | None = None
-    settings: dict[str, JsonValue] = {}
-    env: dict[str, str] = {}
-    #: Seconds without a sign of life after which it is replaced (`--stuck-after-s`); 0 means never.
-    stuck_after_s: float = 900.0
-
-
-class ServicesConfig(BaseModel):
-    """A services file: the Redis server ("embedded" or a URL), and services by name."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    redis: str = "embedded"
-    services: dict[str, ServiceConfig]
-
-
-def load_services(path: str | Path) -> ServicesConfig:
-    """Read a services file.
-
-    Raises:
-        InvalidRequest: it cannot be read, is no YAML, or has a wrong key or value; the message names it.
-    """
-    try:
-        content = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise InvalidRequest(f"{path} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidRequest(f"{path} cannot be read: {error}") from error
-    try:
-        return ServicesConfig.model_validate(content)
-    except ValidationError as error:
-        raise InvalidRequest(f"{path}: " + "; ".join(_sentences(error))) from error
-
-
-def with_addresses(config: ServicesConfig) -> ServicesConfig:
-    """The same services, with a free loopback port wherever no address is given."""
-    services = config.services.items()
-    ports = iter(free_ports(2 * len(services)))
-
-    def address(given: str | None) -> str:
-        port = next(ports)
-        return given or f"127.0.0.1:{port}"
-
-    settled = {
-        name: service.model_copy(
-            update={
-                "service": service.service or name,
-                "queue": service.queue or name,
-                "http": address(service.http),
-                "grpc": address(service.grpc),
-            }
-        )
-        for name, service in services
-    }
-    return config.model_copy(update={"services": settled})
-
-
-def process_specs(config: ServicesConfig, redis_url: str, log_dir: Path) -> list[ProcessSpec]:
-    """One process for each service; its log is `log_dir/NAME.log`."""
-    return [
-        ProcessSpec(
-            name=name,
-            command=_serve_command(service),
-            # The environment, not the command line, which every user of the machine can read: it may hold a password.
-            env={"PYTHONUNBUFFERED": "1", "GUERDON_QUEUE_URL": redis_url, **service.env},
-            log_path=log_dir / f"{name}.log",
-            ready_url=f"http://{_reachable(str(service.http))}/readyz",
-        )
-        for name, service in with_addresses(config).services.items()
-    ]
-
-
-def free_ports(count: int) -> list[int]:
-    """Different loopback TCP ports that nobody listens on at the moment."""
-    with ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
-
-
-def _serve_command(service: ServiceConfig) -> list[str]:
-    addresses = ["--http", str(service.http), "--grpc", str(service.grpc)]
-    queue = ["--queue-name", str(service.queue), "--lease-s", str(LEASE_S)]
-    # Here a process that ends is started again, so one that is stuck had better end.
-    manners = ["--exit-when-stuck", "--stuck-after-s", f"{service.stuck_after_s:g}"]
-    settings = [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in service.settings.items()
-    ]
-    serve = [sys.executable, "-m", "guerdon", "serve", str(service.service)]
-    return [*serve, *addresses, *queue, *manners, *settings]
-
-
-def _reachable(address: str) -> str:
-    """Where a service that listens on every interface can be asked from here."""
-    host, _, port = address.rpartition(":")
-    everywhere = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
-    return f"{everywhere.get(host, host)}:{port}"
-
-
-def _sentences(error: ValidationError) -> list[str]:
-    """One for each mistake, naming the key and, for an unknown one, what was probably meant."""
-    sentences: list[str] = []
-    for mistake in error.errors():
-        where = ".".join(str(part) for part in mistake["loc"]) or "the file"
-        if mistake["type"] != "extra_forbidden":
-            sentences.append(f"{where}: {mistake['msg']}")
-            continue
-        model = ServicesConfig if len(mistake["loc"]) == 1 else ServiceConfig
-        meant = difflib.get_close_matches(str(mistake["loc"][-1]), model.model_fields, n=1)
-        known = f"did you mean {meant[0]}?" if meant else f"known are {', '.join(model.model_fields)}"
-        sentences.append(f"{where}: unknown key; {known}")
-    return sentences

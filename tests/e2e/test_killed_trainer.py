@@ -17,7 +17,8 @@ import yaml
 
 from guerdon import weights
 from guerdon.redis_server import redis_server
-from guerdon.supervisor import ServicesConfig, Supervisor, process_specs, with_addresses
+from guerdon.services_file import ServicesConfig, process_specs, with_addresses
+from guerdon.supervisor import Supervisor
 from guerdon_trainer.config import RunConfig, load_recipe
 from guerdon_trainer.launch import ensure_policy
 from guerdon_trainer.run_folder import RunFolder, read_lines

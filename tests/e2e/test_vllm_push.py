@@ -15,7 +15,8 @@ from rich.console import Console
 
 from guerdon import weights
 from guerdon.redis_server import redis_server
-from guerdon.supervisor import ServicesConfig, Supervisor, free_ports, process_specs, with_addresses
+from guerdon.services_file import ServicesConfig, process_specs, with_addresses
+from guerdon.supervisor import Supervisor, free_ports
 from guerdon.testing import StubService
 from guerdon_trainer.config import PushConfig, RunConfig
 from guerdon_trainer.launch import clients_of, ensure_policy, finish

@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 
 from guerdon import weights
 from guerdon.redis_server import redis_server
+from guerdon.services_file import ServicesConfig, process_specs
 from guerdon.stores import Store, StoreError
-from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
+from guerdon.supervisor import Supervisor
 from guerdon_trainer.config import PushConfig, RewardConfig, RunConfig, load_recipe
 from guerdon_trainer.connections import check_queues, connect
 from guerdon_trainer.data import load_questions

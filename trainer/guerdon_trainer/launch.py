@@ -11,8 +11,9 @@ from rich.console import Console
 
 from guerdon.errors import GuerdonError
 from guerdon.redis_server import redis_server
+from guerdon.services_file import ServicesConfig, process_specs
 from guerdon.stores import StoreError
-from guerdon.supervisor import ServicesConfig, Supervisor, process_specs
+from guerdon.supervisor import Supervisor
 from guerdon_trainer.config import RecipeError, RunConfig
 from guerdon_trainer.connections import connect, take_over
 from guerdon_trainer.data import DataError

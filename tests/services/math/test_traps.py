@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from guerdon import Client, Result, Sample, Status
-from guerdon.supervisor import ServicesConfig, Supervisor, process_specs, with_addresses
+from guerdon.services_file import ServicesConfig, process_specs, with_addresses
+from guerdon.supervisor import Supervisor
 
 CLIENTS = 32
 #: Seconds that an answer may take once it has a worker; 32 of them share two cores, so the wait itself says little.

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from guerdon.supervisor import ServiceConfig, ServicesConfig, Supervisor, process_specs, with_addresses
+from guerdon.services_file import ServiceConfig, ServicesConfig, process_specs, with_addresses
+from guerdon.supervisor import Supervisor
 from guerdon.types import GenerateResult, GenerateSample, Rollout, Sampling, Status
 
 Generate = Callable[[GenerateSample, Sampling], GenerateResult]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from guerdon.supervisor import ServiceConfig
+from guerdon.services_file import ServiceConfig
 from guerdon_trainer.config.algorithms import (
     AdvantageConfig,
     FilterConfig,

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from guerdon.supervisor import ServiceConfig
+from guerdon.services_file import ServiceConfig
 from guerdon.types import Options
 from guerdon_trainer.config import FailureConfig, RecipeError
 from guerdon_trainer.config.base import Count, Section

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from guerdon.redis_server import redis_server
-from guerdon.supervisor import ServiceConfig, ServicesConfig, Supervisor, process_specs
+from guerdon.services_file import ServiceConfig, ServicesConfig, process_specs
+from guerdon.supervisor import Supervisor
 from guerdon_trainer.evaluation.answers import AnswerLog, EvaluationError
 from guerdon_trainer.evaluation.asking import Addresses, Asking, Item, connected, greet
 from guerdon_trainer.evaluation.benchmark import BenchmarkConfig
