@@ -65,6 +65,8 @@ def _workload(item: Object, items: list[Object]) -> Iterator[str]:
     wanted = spec.get("selector", {}).get("matchLabels", {})
     if not wanted.items() <= labels.items():
         yield "its selector does not select its pods"
+    if "helm.sh/chart" in labels:
+        yield "its pods' labels hold the chart's version: each new chart would restart them, and cannot change a Job"
     services = _names(items, "Service")
     for key, name in (("serviceName", spec.get("serviceName")), ("subdomain", pod.get("subdomain"))):
         if name and name not in services:

@@ -1,4 +1,5 @@
-{{/* Labels that a selector may use: they never change. Takes (dict "root" $ "component" "math"). */}}
+{{/* Labels that a selector may use: they never change. Pods have no others, lest each new chart restarts all of them.
+     Takes (dict "root" $ "component" "math"). */}}
 {{- define "guerdon.selector" -}}
 app.kubernetes.io/name: guerdon
 app.kubernetes.io/instance: {{ .root.Release.Name }}
