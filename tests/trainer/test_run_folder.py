@@ -31,6 +31,20 @@ def test_a_run_that_goes_on_keeps_its_settings(make_config: Make) -> None:
     assert folder.config.read_text() == before
 
 
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "rollout.push={{urls: ['http://{0}:1'], master_address: '{0}'}}",
+        "process_reward.replicas={{url: 'http://{0}:1'}}",
+        "weights.mirror_url=file:///{0}/policy",
+    ],
+)
+def test_a_run_may_go_on_on_other_machines(make_config: Make, elsewhere: str) -> None:
+    open_folder(make_config(elsewhere.format("10.0.0.1")))
+    open_folder(make_config(elsewhere.format("10.0.0.2")))
+    open_folder(make_config())
+
+
 @pytest.mark.parametrize("config_yaml", [None, "name: mine\n", "{", "- 1\n"])
 def test_fresh_removes_no_folder_that_holds_no_run(
     make_config: Make, tmp_path: Path, config_yaml: str | None

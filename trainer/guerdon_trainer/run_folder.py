@@ -28,7 +28,12 @@ from guerdon_trainer.config import RunConfig
 #: Keys that may differ between the attempts of one run: how long it goes on, where its numbers and weights go, and how
 #: its services are run. What `services` says of a learning PRM is computed with, and is the caller's to keep.
 _FREE = ("description", "folder", "services", "failures", "tracking", "weights")
-_FREE_TRAINING = ("steps", "checkpoint_every", "keep_last", "eval_every")
+#: Those within other sections; addresses change with the machines that a run goes on with.
+_FREE_WITHIN = {
+    "training": ("steps", "checkpoint_every", "keep_last", "eval_every"),
+    "rollout": ("push",),
+    "process_reward": ("replicas",),
+}
 
 
 class FolderRefused(ValueError):
@@ -202,7 +207,9 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def _fixed(config: dict[str, Any]) -> dict[str, Any]:
     fixed = {key: value for key, value in config.items() if key not in _FREE}
-    fixed["training"] = {key: value for key, value in config["training"].items() if key not in _FREE_TRAINING}
+    for section, free in _FREE_WITHIN.items():
+        if fixed.get(section) is not None:
+            fixed[section] = {key: value for key, value in fixed[section].items() if key not in free}
     return fixed
 
 
