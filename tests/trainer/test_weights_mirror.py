@@ -189,10 +189,13 @@ def test_no_attempt_begins_beside_a_url_that_may_hold_its_numbers(
     attempt(make_config(*STEPS, "training.steps=1", f"weights.mirror_url={url}"), make_services, View())
     config = make_config(*STEPS, "training.steps=2", f"weights.mirror_url={url}")
     monkeypatch.setattr(Store, "push", _away)
+    monkeypatch.setattr(weights_mirror, "_SILENT_S", 0.1)
+    view = View()
     with pytest.raises(
         StoreError, match=rf"weights\.mirror_url: {url} has nothing yet, behind version 1: OSError: away"
     ):
-        Run(config, View())
+        Run(config, view)
+    assert f"waiting for the mirror: {url} has nothing yet, behind version 1" in view.said.getvalue()
     until(lambda: not any(thread.name == "weights mirror" for thread in threading.enumerate()))
 
 

@@ -101,6 +101,7 @@ class Sender:
         self.sent: list[dict[str, Tensor]] = []
         self.ended = False
         self.during: Callable[[], object] = lambda: None
+        self.ending: Callable[[], object] = lambda: None
         replicas.init_weight_transfer_engine({"master_port": 1, "rank_offset": 1, "world_size": 5})
 
     def send_weights(self) -> None:
@@ -111,6 +112,7 @@ class Sender:
         self._replicas.finish_weight_update()
 
     def shutdown(self) -> None:
+        self.ending()
         self.ended = True
 
 
@@ -207,6 +209,23 @@ def test_a_transport_that_hangs_is_left_alone_until_it_ends(stubs: list[Stub]) -
     thread.join(60)
     assert send(4)
     assert not send.senders[0].ended, "what hangs is not shut down, which may hang as well"
+
+
+def test_a_sender_that_hangs_when_it_is_ended_stops_nothing(stubs: list[Stub]) -> None:
+    send = Sending(stubs, time_limit_s=0.5)
+    assert send(1)
+    gone = threading.Event()
+    send.senders[0].ending = gone.wait
+    stubs[0].refuses = {"/update_weights"}
+    assert not send(2)
+    stubs[0].refuses = set()
+    assert not send(3)
+    assert "an earlier transfer still hangs" in send.said[1]
+    gone.set()
+    thread = send._push._hung
+    assert thread is not None
+    thread.join(60)
+    assert send(4)
 
 
 def test_what_is_sent_has_the_names_of_what_is_written(make_config: Any, tmp_path: Path) -> None:

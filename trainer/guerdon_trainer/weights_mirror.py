@@ -19,6 +19,8 @@ _UPLOAD_S = 3600.0
 #: Seconds that a store which cannot be reached is tried again at those moments.
 _AWAY_S = 60.0
 _LOOK_EVERY_S = 0.05
+#: Seconds after which people are told what is waited for.
+_SILENT_S = 5.0
 #: Versions kept at the URL, as in the folder.
 _KEEP_LAST = 2
 
@@ -63,12 +65,15 @@ class PolicyMirror:
 
     def _wait(self) -> bool:
         """Wait until the URL has the newest version; not for ever where the store fails."""
-        ends = time.monotonic() + _UPLOAD_S
+        began, said = time.monotonic(), False
         fails_since: float | None = None
         while not self._mirror.is_current:
             now = time.monotonic()
+            if now - began >= _SILENT_S and not said:
+                self._say(f"waiting for the mirror: {self._mirror.state}")
+                said = True
             fails_since = (fails_since or now) if self._mirror.failure else None
-            if now > ends or (fails_since is not None and now - fails_since >= _AWAY_S):
+            if now - began > _UPLOAD_S or (fails_since is not None and now - fails_since >= _AWAY_S):
                 return False
             time.sleep(_LOOK_EVERY_S)
         return True

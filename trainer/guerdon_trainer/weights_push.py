@@ -214,7 +214,7 @@ class Push:
         self._begin_anew()
         if sender is not None and not self._hangs:
             with suppress(Exception):  # it is given up either way
-                sender.shutdown()
+                self._bounded("ending the sender", sender.shutdown)
 
 
 def nccl_sender(config: PushConfig) -> MakeSender:

@@ -58,8 +58,7 @@ class _Routes:
         def call(core: "Core") -> Awaitable[None]:
             return core.llm.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": init_info})
 
-        # Before anything is paused: trainer and workers meet, and no weight moves.
-        return await self._run(lambda updates: call(updates.core), {"message": "Weight transfer initialized"})
+        return await self._run(lambda updates: updates.meet(call), {"message": "Weight transfer initialized"})
 
     async def start_weight_update(self) -> JSONResponse:
         return await self._sent(lambda core: core.llm.start_weight_update(), "Weight update started")

@@ -57,6 +57,22 @@ def test_whoever_resumes_under_a_call_gives_up_what_it_sends(
     assert len(world.started) == 3, "nothing half is left from before"
 
 
+def test_workers_that_wait_for_a_trainer_who_does_not_come_are_replaced(
+    engine_of: Any, world: World, tiny_llama: Path
+) -> None:
+    engine = engine_of(update_limit_s=0.2)
+
+    async def waits(core: Any) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        on_loop(engine, engine.updates.meet(waits))
+    assert world.started == [tiny_llama] * 2
+    assert "did not come to the meeting" in engine.state
+    on_loop(engine, engine.updates.meet(_nothing))
+    assert versions(engine.generate(GROUP)) == {(0, None)}
+
+
 def test_another_attempt_that_pauses_has_the_whole_time(engine_of: Any) -> None:
     engine = engine_of(update_limit_s=30.0)
     on_loop(engine, engine.updates.pause("abort"))

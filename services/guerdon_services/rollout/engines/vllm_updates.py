@@ -221,6 +221,24 @@ class Updates:
         self._followed.unsure()
         await self.resume()
 
+    async def meet(self, call: Callable[["Core"], Awaitable[None]]) -> None:
+        """Have the workers meet a trainer's sender; no weight moves, and nothing needs to be paused.
+
+        Raises:
+            TimeoutError: they waited for somebody who does not come, doing nothing else; another engine takes over.
+            Exception: whatever the call raised.
+        """
+        core = self.core
+        try:
+            async with asyncio.timeout(self._settings.update_limit_s):
+                await call(core)
+        except TimeoutError:
+            async with self._lock:
+                if core is self.core:
+                    self._refusal = "a trainer did not come to the meeting with the workers"
+                    await self._restart()
+            raise
+
     async def transfer(self, call: Callable[["Core"], Awaitable[None]], *, half: bool) -> None:
         """One of vLLM's calls by which weights come; `half` says whether more must follow before they are whole.
 
