@@ -106,6 +106,10 @@ class Store:
             self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             raise StoreError(f"{self.shown}: {error}") from error
+        except (
+            Exception
+        ) as error:  # some file systems connect when they are made, each with errors of its own
+            raise StoreError(f"{self.shown}: {type(error).__name__}: {error}") from error
         self._local = "file" in self._fs.protocol
         self._uploaded: set[str] = set()
 

@@ -375,3 +375,15 @@ def test_an_s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             test_a_mirror_follows_the_folder_and_a_follower_the_url("s3://bucket/x", tmp_path / "d")
         finally:
             os.kill(server.pid, signal.SIGKILL)
+
+
+def test_a_file_system_that_connects_at_once_and_cannot_is_a_store_error() -> None:
+    class Away(MemoryFileSystem):
+        protocol = "guerdon-away"
+
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            raise RuntimeError("no route")
+
+    fsspec.register_implementation("guerdon-away", Away)
+    with pytest.raises(StoreError, match=r"^guerdon-away://bucket: RuntimeError: no route"):
+        Store("guerdon-away://user:secret@bucket")

@@ -10,7 +10,7 @@ from guerdon.errors import Unavailable
 from guerdon.types import Options, Result, Sample, Status
 from guerdon_trainer.config import RecipeError, RunConfig, load_recipe
 from guerdon_trainer.connections import connect
-from guerdon_trainer.groups import Group
+from guerdon_trainer.groups import Group, RolloutError
 from guerdon_trainer.rollouts import Rollouts
 from guerdon_trainer.service_stats import ServiceStats
 
@@ -168,6 +168,20 @@ def test_a_learner_that_is_away_as_an_attempt_begins_is_waited_for(
     monkeypatch.setattr(services.process_reward, "versions", away_at_first)
     _rewarded(services, replicas, make_config(REPLICAS, "failures.pause_s=0.01"), group, 0)
     assert replicas.asked == [(1, ["0/0", "0/1"])]
+
+
+def test_a_learner_that_does_not_say_what_it_made_has_no_replicas_asked(
+    services: Any, group: Group, make_config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas, update = FakeReplicas(), services.process_reward.update
+
+    async def silent(*args: Any, **named: Any) -> Any:
+        return (await update(*args, **named)).model_copy(update={"version_after": None})
+
+    monkeypatch.setattr(services.process_reward, "update", silent)
+    with pytest.raises(RolloutError, match="process_reward does not say which version its update made"):
+        _rewarded(services, replicas, make_config(REPLICAS), group, 0)
+    assert replicas.asked == []
 
 
 @pytest.mark.parametrize("settings", [(REPLICAS,), ("process_reward.order=none",)])

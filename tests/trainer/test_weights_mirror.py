@@ -243,6 +243,7 @@ def test_a_run_may_go_on_with_another_mirror(
             "nosuch://bucket/policy",
             "'weights.mirror_url': nosuch://bucket/policy: Protocol not known: nosuch",
         ),
+        ("memory://policy", "'weights.mirror_url': memory:// is the memory of the trainer"),
         ("https://bucket.example.com/policy", "'weights.mirror_url': nothing can be uploaded there"),
     ],
 )

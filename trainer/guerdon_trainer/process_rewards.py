@@ -139,6 +139,8 @@ class ProcessRewardModel:
         """Order before: the learner learns, then the batch is scored by the version that this made."""
         # With the other order its own scores cost it nothing, for they come with the forward that it learns from.
         answer = await self._update(update.model_copy(update={"order": "after"}))
+        if answer.version_after is None:
+            raise RolloutError(f"{self._reward.name} does not say which version its update made")
         references = {one.reference_version for one in answer.results if one.status is Status.OK}
         wanted = answer.version_after, references.pop() if references else None
         results = await self._ask(self._reward.replicas_name, update.samples, wanted)

@@ -13,6 +13,8 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 def _writable(url: str) -> str:
     """A URL that versions can be uploaded to, as far as that can be told without asking anybody."""
+    if url.startswith("memory://"):
+        raise ValueError("memory:// is the memory of the trainer, where no service finds anything")
     if url.startswith(("http://", "https://")):
         raise ValueError("nothing can be uploaded there; a bucket's URL begins with its store, such as s3://")
     try:
