@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from guerdon import weights
 from guerdon.types import ChatMessage, Sample
 from guerdon_services import models
 from guerdon_services.models import FollowedModel, following
-from guerdon_services.runtime.scorer import Unscorable
+from guerdon_services.runtime.scorer import NotReady, Unscorable
 
 
 def publish(folder: Path, version: int, source: Path, *, add: float = 0.0) -> None:
@@ -164,6 +165,26 @@ def test_a_damaged_version_leaves_the_old_one_serving(
     publish(tmp_path, 2, tiny_llama, add=1.0)
     assert followed.refresh()
     assert followed.version == 2
+
+
+def test_a_version_published_anew_while_it_is_read_scores_nothing_before_it_is_read_again(
+    tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = FollowedModel(tiny_llama, tmp_path)
+    before, read = snapshot(followed), following.read_weights
+    publish(tmp_path, 1, tiny_llama, add=0.5)
+
+    def meanwhile(model: Any, folder: Path) -> None:
+        read(model, folder)
+        publish(tmp_path, 1, tiny_llama, add=1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(following, "read_weights", meanwhile)
+        with pytest.raises(NotReady, match="half read"):
+            followed.refresh()
+    assert followed.refresh()
+    for old, new in zip(before, snapshot(followed), strict=True):
+        torch.testing.assert_close(new, old + 1.0)
 
 
 def test_a_version_published_anew_while_it_is_loaded_is_taken_up(

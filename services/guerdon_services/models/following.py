@@ -170,6 +170,8 @@ class FollowedModel(FollowedFolder):
             if is_adapter(latest.path):
                 raise WeightsMismatch(_NO_ADAPTERS)
             read_weights(self.model, latest.path)
+            if weights.identity(latest) not in (identity, None):
+                raise HalfRead(f"{latest.path} was published anew meanwhile: some files may be the old ones")
         except HalfRead:
             self._half_read = True
             _log.exception("weights half read", version=latest.version)
