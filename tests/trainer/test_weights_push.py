@@ -156,6 +156,17 @@ def test_every_replica_is_paused_sent_to_and_resumed(stubs: list[Stub]) -> None:
     assert all(torch.equal(sender.sent[0][name], tensor) for name, tensor in STATE.items())
 
 
+def test_a_gpu_without_a_number_is_the_first_one(stubs: list[Stub]) -> None:
+    class NoTransport:
+        def send_weights(self) -> None:
+            pass
+
+    config = PushConfig(urls=[stub.url for stub in stubs], master_address="127.0.0.1")
+    said: list[str] = []
+    push = Push(config, lambda replicas, tensors: NoTransport(), torch.device("cuda"))
+    assert push.send(1, STATE, said.append), said
+
+
 @pytest.mark.parametrize("route", ["/init_weight_transfer_engine", "/pause?mode=wait", *UPDATE])
 def test_a_route_that_fails_at_one_replica_leaves_none_paused_and_the_next_version_is_sent(
     stubs: list[Stub], route: str

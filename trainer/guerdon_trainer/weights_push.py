@@ -193,7 +193,7 @@ class Push:
 
         def run() -> None:
             try:
-                if self._device.type == "cuda":
+                if self._device.index is not None:
                     torch.cuda.set_device(self._device)  # a thread begins with the first one
                 work()
             except BaseException as error:
