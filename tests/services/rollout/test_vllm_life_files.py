@@ -122,3 +122,31 @@ def test_a_version_that_cannot_be_read_for_a_while_is_taken_up_when_it_can(
     assert "version 1 serves; version 2 was refused: OSError: " in engine.state
     monkeypatch.undo()
     until(lambda: engine.state == "version 2 serves")
+
+
+def test_without_links_a_version_published_anew_while_it_is_read_never_serves(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_links(monkeypatch)
+    engine = engine_of()
+    [core] = world.cores
+    reload, served = core.reload, list[int]()
+
+    async def meanwhile(path: Path, version: int, *, keep: bool) -> None:
+        monkeypatch.setattr(core, "reload", reload)
+        await reload(path, version, keep=keep)
+        publish(tmp_path, 1, tiny_llama)
+
+    resume = core.resume
+
+    async def counted() -> None:
+        served.append(core.version)
+        await resume()
+
+    monkeypatch.setattr(core, "reload", meanwhile)
+    monkeypatch.setattr(core, "resume", counted)
+    publish(tmp_path, 1, tiny_llama)
+    until(lambda: engine.version == 1)
+    # First the old weights again, then the version that took the other's place.
+    assert served == [0, 1]
+    assert world.calls.count(("reload", 1)) == 2

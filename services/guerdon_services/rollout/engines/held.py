@@ -58,9 +58,13 @@ class HeldVersions:
             return None
         return held
 
+    def holds(self, path: Path) -> bool:
+        """Whether a folder is one of those held."""
+        return self._own is not None and path.parent == self._own
+
     def release(self, path: Path) -> None:
         """Give up a version; a folder that is not one of those held stays."""
-        if self._own is not None and path.parent == self._own:
+        if self.holds(path):
             shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:

@@ -206,8 +206,7 @@ class Updates:
         """From now on the pause ends by itself after `update_limit_s`."""
         if self._held is not None:
             self._held.cancel()
-        loop = asyncio.get_running_loop()
-        self._held = loop.call_later(self._settings.update_limit_s, self._let_go)
+        self._held = asyncio.get_running_loop().call_later(self._settings.update_limit_s, self._let_go)
 
     def _let_go(self) -> None:
         self._ending = asyncio.create_task(self._forgotten())
@@ -309,6 +308,7 @@ class Updates:
             async with asyncio.timeout(self._settings.update_limit_s):
                 await self.core.pause(how)
                 await self._read(source, found.version, keep=how == "keep")
+                self._followed.was_read(found)
                 await self.core.resume()
         except Exception as error:
             self._refuse(found, error)

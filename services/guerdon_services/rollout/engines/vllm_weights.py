@@ -120,6 +120,16 @@ class Followed(FollowedFolder):
                 f"{found.path}: {len(odd)} tensors are not those of the model, {odd[0]!r} first"
             )
 
+    def was_read(self, found: Found) -> None:
+        """See that what was read is one version: where it is not held, another may have taken its place meanwhile.
+
+        Raises:
+            ValueError: some files may be those of another publication of the same number.
+        """
+        lies_there = weights.Published(found.version, found.path)
+        if not self._held.holds(found.path) and weights.identity(lies_there) not in (found.identity, None):
+            raise ValueError(f"{found.path} was published anew while it was read")
+
     def taken_up(self, found: Found) -> None:
         """`found` serves from now on."""
         superseded = self.path
