@@ -32,18 +32,33 @@ from guerdon.supervisor import free_ports
 from guerdon_services.runtime import cli, launch
 from guerdon_services.runtime.settings import RuntimeSettings
 
-MANIFESTS = Path(__file__).parents[2] / "deploy/manifests"
+CHECKOUT = Path(__file__).parents[2]
+MANIFESTS = CHECKOUT / "deploy/manifests"
+#: What pods run is not hidden by their own /tmp.
+KEPT = str(CHECKOUT) if CHECKOUT.is_relative_to("/tmp") else ""
 #: Seconds after which something that should happen counts as never happening.
 PATIENCE_S = 600.0
 PASSWORD, TOKEN = "harmless0123", "harmless-token"
 #: What the secrets of the manifests hold here.
 SECRETS = {("guerdon-redis", "password"): PASSWORD, ("guerdon-token", "token"): TOKEN}
 
-#: Runs a program with a read-only root: FOLDER can be written, and TMP, if any, is its /tmp. ... FOLDER TMP PROGRAM...
-LOCK = (
-    'mount --bind "$0" "$0" && { [ -z "$1" ] || mount --bind "$1" /tmp; }'
-    ' && mount -o remount,bind,ro / && shift && exec "$@"'
-)
+#: Runs a program with a read-only root: FOLDER can be written, and TMP, if any, is its /tmp, in which KEPT, if any, is
+#: seen nevertheless. ... FOLDER TMP KEPT PROGRAM...
+LOCK = """set -e
+mount --bind "$0" "$0"
+if [ -n "$1" ]; then
+  if [ -n "$2" ]; then
+    kept="$1/${2#/tmp/}"
+    mkdir -p "$kept"
+    mount --bind "$2" "$kept"
+    mount -o remount,bind,ro "$kept"
+  fi
+  mount --rbind "$1" /tmp
+fi
+mount -o remount,bind,ro /
+shift 2
+exec "$@"
+"""
 LOCKED = ("unshare", "--mount", "--propagation", "private", "sh", "-c", LOCK)
 
 Object = dict[str, Any]
@@ -180,7 +195,7 @@ class Cluster:
 
     def _lock(self, mounts: Mapping[str, Path]) -> tuple[str | Path, ...]:
         """What makes the root read-only."""
-        return (*LOCKED, self.folder, mounts.get("/tmp", "")) if can_lock() else ()
+        return (*LOCKED, self.folder, mounts.get("/tmp", ""), KEPT) if can_lock() else ()
 
     def _mounts(self, spec: Object, container: Object) -> dict[str, Path]:
         """A folder for every path that the container mounts; claims are shared, the rest is the pod's own."""
@@ -257,7 +272,7 @@ def can_lock() -> bool:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         writes = ["sh", "-c", "touch /tmp/x && ! touch /var/tmp/guerdon-must-not-be 2>/dev/null"]
         try:
-            return not subprocess.run([*LOCKED, folder, folder, *writes], capture_output=True).returncode
+            return not subprocess.run([*LOCKED, folder, folder, "", *writes], capture_output=True).returncode
         except OSError:
             return False
 

@@ -78,6 +78,21 @@ def test_a_pod_writes_to_its_folders_alone() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         (Path(folder) / "tmp").mkdir()
         words = ["sh", "-c", f"{tries}; true", "sh", folder, Path(__file__).parent]
-        done = subprocess.run([*pods.LOCKED, folder, f"{folder}/tmp", *words], capture_output=True, text=True)
+        done = subprocess.run(
+            [*pods.LOCKED, folder, f"{folder}/tmp", "", *words], capture_output=True, text=True
+        )
         assert (done.returncode, done.stdout) == (0, ""), done
         assert {path.name for path in Path(folder).rglob("*")} == {"a", "tmp", "b"}
+
+
+def test_a_checkout_in_tmp_is_seen_by_pods_and_not_written_to() -> None:
+    if not pods.can_lock():
+        pytest.skip("no pod has a /tmp of its own here")
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
+        tempfile.TemporaryDirectory(dir="/tmp") as kept,
+    ):
+        (Path(kept) / "program").write_text("echo here; touch $1/a 2>/dev/null || echo kept")
+        words = ["sh", f"{kept}/program", kept]
+        done = subprocess.run([*pods.LOCKED, folder, folder, kept, *words], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "here\nkept\n"), done
