@@ -28,8 +28,9 @@ with guard.marking():
     engine = subprocess.Popen([sys.executable, "-c", engine], stdout=subprocess.PIPE, text=True)
 other = subprocess.Popen(worker, stdout=subprocess.PIPE)
 other.stdout.readline()
-print(engine.pid, engine.stdout.readline().strip(), other.pid, flush=True)
+print(engine.pid, engine.stdout.readline().strip(), guard._process.pid, other.pid, flush=True)
 if sys.argv[2] == "closes":
+    sys.stdin.readline()
     guard.close()
     print("closed", flush=True)
 time.sleep(600)
@@ -55,18 +56,20 @@ def until(happened: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("how", ["killed", "closes"])
 def test_marked_processes_end_with_the_service_and_no_others(how: str) -> None:
     words = [sys.executable, "-c", _SERVICE, str(guard.__file__), how]
-    service = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    service = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert service.stdin is not None
     assert service.stdout is not None
     started = [psutil.Process(int(pid)) for pid in service.stdout.readline().split()]
-    engine, worker, other = started
-    [guarding] = [one for one in psutil.Process(service.pid).children() if guard.__file__ in one.cmdline()]
+    *guarded, other = started
     try:
         if how == "killed":
             os.kill(service.pid, signal.SIGKILL)
             service.wait()
         else:
+            service.stdin.write("\n")
+            service.stdin.flush()
             assert service.stdout.readline() == "closed\n"
-        until(lambda: all(gone(one) for one in (engine, worker, guarding)))
+        until(lambda: all(gone(one) for one in guarded))
         assert not gone(other)
     finally:
         service.kill()
