@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ class KillingView(LiveView):
     def progress(self, status: str) -> None:
         if not self.killed and status.startswith("step 4: 1 of 2 groups"):
             for child in psutil.Process().children(recursive=True):
-                if "EngineCore" in " ".join(child.cmdline()):
-                    os.kill(child.pid, signal.SIGKILL)
-                    self.killed.append(child.pid)
+                with suppress(psutil.NoSuchProcess):  # it ended between two looks, or is a zombie
+                    if "EngineCore" in " ".join(child.cmdline()):
+                        os.kill(child.pid, signal.SIGKILL)
+                        self.killed.append(child.pid)
 
 
 @pytest.mark.timeout(3600)

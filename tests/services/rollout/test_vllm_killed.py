@@ -49,6 +49,13 @@ def until(happened: Callable[[], bool]) -> None:
     pytest.fail("it did not happen within ten minutes")
 
 
+def words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it ended between two looks, or is a zombie
+        return ""
+
+
 def killed(service: psutil.Process) -> None:
     """Kill a service, and see that its processes end."""
     started = service.children(recursive=True)
@@ -59,7 +66,7 @@ def killed(service: psutil.Process) -> None:
 def test_nothing_outlives_a_service_that_is_killed_while_it_starts(folder: Path, tmp_path: Path) -> None:
     with served(folder, tmp_path) as (service, _):
         # Before the engine's process has imported vLLM, or met its parent.
-        until(lambda: any("spawn_main" in " ".join(one.cmdline()) for one in service.children()))
+        until(lambda: any("spawn_main" in words(one) for one in service.children()))
         killed(service)
 
 
