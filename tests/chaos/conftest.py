@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from queue_fire import Fleet, Nursery, Server
+from queue_fire import HERE, Fleet, Server
+
+from tests.nurseries import Nursery
 
 #: Seconds that a test in full may take.
 FULL_TIMEOUT_S = 3600
@@ -52,7 +54,7 @@ def figures(
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """The process that forks workers."""
-    made = Nursery()
+    made = Nursery(HERE / "queue_nursery.py")
     yield made
     made.close()
 

@@ -1,12 +1,10 @@
 """A Redis server to kill, worker processes to kill, and a client that keeps the books. Tests import this by name."""
 
 import asyncio
-import json
 import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -24,6 +22,7 @@ from guerdon.errors import Overloaded
 from guerdon.queue import Producer, Reply
 from guerdon.redis_server import server_binary
 from guerdon.types import Result, Sample, ScoreRequest, Status
+from tests.nurseries import Nursery
 
 HERE = Path(__file__).parent
 #: Seconds after which something that should happen counts as never happening, on the slowest machine.
@@ -92,26 +91,6 @@ def _free_port() -> int:
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port
-
-
-class Nursery:
-    """The process that forks workers; see queue_nursery.py."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(HERE / "queue_nursery.py")]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one command."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it and all its workers."""
-        self._process.communicate()
 
 
 class Fleet:

@@ -2,36 +2,16 @@
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.nurseries import Nursery
+
 #: Seconds after which the queue entries of a service that died are taken over: many times what holds one up here.
 LEASE_S = 3.0
-
-
-class Nursery:
-    """The process that forks services; see nursery.py."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).parent / "nursery.py")]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one command."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it and all its services."""
-        self._process.communicate()
 
 
 class Replicas:
@@ -69,7 +49,7 @@ class Replicas:
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """The process that forks services."""
-    made = Nursery()
+    made = Nursery(Path(__file__).parent / "nursery.py")
     yield made
     made.close()
 

@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from guerdon_services.rollout.engines import guard
+from tests.services.rollout.processes import gone, until
 
 #: A service whose engine is one process that has started another in a session of its own.
 _SERVICE = """
@@ -37,22 +36,6 @@ time.sleep(600)
 """
 
 
-def gone(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that must come, for at most two minutes."""
-    for _ in range(1200):
-        if happened():
-            return
-        threading.Event().wait(0.1)
-    pytest.fail("it did not happen within two minutes")
-
-
 @pytest.mark.parametrize("how", ["killed", "closes"])
 def test_marked_processes_end_with_the_service_and_no_others(how: str) -> None:
     words = [sys.executable, "-c", _SERVICE, str(guard.__file__), how]
@@ -69,7 +52,7 @@ def test_marked_processes_end_with_the_service_and_no_others(how: str) -> None:
             service.stdin.write("\n")
             service.stdin.flush()
             assert service.stdout.readline() == "closed\n"
-        until(lambda: all(gone(one) for one in guarded))
+        until(lambda: all(gone(one) for one in guarded), minutes=2)
         assert not gone(other)
     finally:
         service.kill()

@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+
+from tests.services.rollout.processes import gone, until
 
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
@@ -33,22 +34,6 @@ def served(folder: Path, tmp_path: Path) -> Iterator[tuple[psutil.Process, Path]
             service.wait()
 
 
-def gone(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that must come, for at most ten minutes."""
-    for _ in range(6000):
-        if happened():
-            return
-        threading.Event().wait(0.1)
-    pytest.fail("it did not happen within ten minutes")
-
-
 def words(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
@@ -60,21 +45,21 @@ def killed(service: psutil.Process) -> None:
     """Kill a service, and see that its processes end."""
     started = service.children(recursive=True)
     service.kill()
-    until(lambda: all(gone(one) for one in [service, *started]))
+    until(lambda: all(gone(one) for one in [service, *started]), minutes=10)
 
 
 def test_nothing_outlives_a_service_that_is_killed_while_it_starts(folder: Path, tmp_path: Path) -> None:
     with served(folder, tmp_path) as (service, _):
         # Before the engine's process has imported vLLM, or met its parent.
-        until(lambda: any("spawn_main" in words(one) for one in service.children()))
+        until(lambda: any("spawn_main" in words(one) for one in service.children()), minutes=10)
         killed(service)
 
 
 def test_nothing_outlives_a_service_that_is_killed_while_it_samples(folder: Path, tmp_path: Path) -> None:
     with served(folder, tmp_path) as (service, ready), ThreadPoolExecutor(1) as pool:
-        until(ready.exists)
+        until(ready.exists, minutes=10)
         url = json.loads(ready.read_text())["http"]
-        until(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 200)
+        until(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 200, minutes=10)
         body = {
             "samples": [{"id": str(number), "prompt_token_ids": [60]} for number in range(64)],
             "sampling": {"n": 8, "max_new_tokens": 500, "ignore_eos": True},
@@ -82,7 +67,7 @@ def test_nothing_outlives_a_service_that_is_killed_while_it_samples(folder: Path
         answer = pool.submit(httpx.post, f"{url}/v1/generate", json=body, timeout=600, trust_env=False)
         [worker] = [one for one in service.children(recursive=True) if "Worker" in one.name()]
         began = worker.cpu_times().user
-        until(lambda: worker.cpu_times().user > began + 0.5)
+        until(lambda: worker.cpu_times().user > began + 0.5, minutes=10)
         assert not answer.done()
         killed(service)
         assert isinstance(answer.exception(), httpx.TransportError)
