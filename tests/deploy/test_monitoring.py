@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pods
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,8 +23,13 @@ RULES: list[dict[str, Any]] = [
 BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((FILES / "dashboards").glob("*.json"))}
 #: What Prometheus adds to every series of a pod, and to buckets.
 TARGET_LABELS = {"namespace", "job", "pod", "le"}
+#: What others tell of the queues, with the labels that their sources name.
+OTHERS: dict[str, dict[str, set[str]]] = {
+    "keda_scaler_metrics_value": {"exported_namespace": set(), "scaledObject": set(), "metric": set()},
+    "redis_stream_length": {"db": set(), "stream": set()},
+}
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
-SAMPLE = re.compile(r"\b((?:guerdon|process)_\w+)(?:\{([^}]*)\})?")
+SAMPLE = re.compile(r"\b((?:guerdon|process|keda|redis)_\w+)(?:\{((?:[^}\"]|\"[^\"]*\")*)\})?")
 MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"([^\"]*)\"")
 
 
@@ -64,15 +70,42 @@ def test_a_query_asks_for_what_is_exposed(query: str) -> None:
     samples = SAMPLE.findall(query)
     assert samples
     for name, matchers in samples:
-        labels = {} if name in RECORDED else EXPOSED[name]
+        labels = {} if name in RECORDED else {**EXPOSED, **OTHERS}[name]
         allowed |= set(labels)
         for label, wanted in MATCHER.findall(matchers):
             if label in TARGET_LABELS:
                 continue
             values = labels[label]
+            if name in OTHERS:
+                continue
             assert set(wanted.split("|")) <= values, f"{name} never has {label}={wanted}"
     for group in re.findall(r"\b(?:by|on|ignoring|without)\s*\(([^)]*)\)", query):
         assert {label.strip() for label in group.split(",")} <= allowed
+
+
+@pytest.mark.parametrize("manifest", ["gpu", "verifiers-only"])
+def test_what_keda_and_redis_call_a_queue_is_understood(manifest: str) -> None:
+    """Names as KEDA's source makes them of a trigger, and as redis_exporter repeats a stream's."""
+    [rule] = [one["expr"] for one in RULES if one.get("record") == "guerdon_queue_waiting"]
+    scaled = [one for one in pods.objects(manifest) if one["kind"] == "ScaledObject"]
+    assert scaled
+    for one in scaled:
+        component = one["metadata"]["labels"]["app.kubernetes.io/component"]
+        for index, trigger in enumerate(one["spec"]["triggers"]):
+            stream = trigger["metadata"]["stream"]
+            named = {"stream": stream, "metric": re.sub("[/.:%()]", "-", f"s{index}-redis-streams-{stream}")}
+            for label, text in named.items():
+                matched = patterns(rule, rf'{label}=~"([^"]+)"')
+                taken = patterns(rule, rf'"{label}", "([^"]+)"')
+                assert all(re.fullmatch(pattern, text) for pattern in matched)
+                assert [re.fullmatch(pattern, text)[1] for pattern in taken] == [component]  # pyright: ignore[reportOptionalSubscript]
+
+
+def patterns(query: str, where: str) -> list[str]:
+    """The regular expressions at a place of a query, without the escapes of PromQL's texts."""
+    found = [one.replace("\\\\", "\\") for one in re.findall(where, query)]
+    assert found
+    return found
 
 
 def test_every_metric_is_on_a_dashboard() -> None:
