@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from fastapi import APIRouter, Body, Query
 from fastapi.responses import JSONResponse
 
-from guerdon_services.rollout.engines.vllm_updates import Pause, Updates
+from guerdon_services.rollout.engines.vllm_hold import Hold
+from guerdon_services.rollout.engines.vllm_updates import Pause
 from guerdon_services.runtime.scorer import NotReady
 
 if TYPE_CHECKING:
@@ -49,16 +50,16 @@ class _Routes:
     async def pause(
         self, mode: Annotated[Pause, Query()] = "abort", clear_cache: bool = True
     ) -> JSONResponse:
-        return await self._run(lambda updates: updates.pause(mode), {"status": "paused"})
+        return await self._run(lambda hold: hold.pause(mode), {"status": "paused"})
 
     async def resume(self) -> JSONResponse:
-        return await self._run(lambda updates: updates.resume(), {"status": "resumed"})
+        return await self._run(lambda hold: hold.resume(), {"status": "resumed"})
 
     async def init_weight_transfer_engine(self, init_info: Info) -> JSONResponse:
         def call(core: "Core") -> Awaitable[None]:
             return core.llm.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": init_info})
 
-        return await self._run(lambda updates: updates.meet(call), {"message": "Weight transfer initialized"})
+        return await self._run(lambda hold: hold.meet(call), {"message": "Weight transfer initialized"})
 
     async def start_weight_update(self) -> JSONResponse:
         return await self._sent(lambda core: core.llm.start_weight_update(), "Weight update started")
@@ -75,15 +76,15 @@ class _Routes:
         if weight_version is not None and not (weight_version.isascii() and weight_version.isdigit()):
             return JSONResponse({"error": "weight_version: must be a whole number"}, 422)
 
-        async def finish(updates: Updates) -> None:
+        async def finish(hold: Hold) -> None:
             version = self._service.engine.version + 1 if weight_version is None else int(weight_version)
-            await updates.transferred(version, lambda core: core.llm.finish_weight_update())
+            await hold.transferred(version, lambda core: core.llm.finish_weight_update())
 
         return await self._run(finish, {"message": "Weight update finished"})
 
     async def is_paused(self) -> JSONResponse:
         async def ask(engine: "VllmEngine") -> dict[str, Any]:
-            return {"is_paused": engine.updates.paused}
+            return {"is_paused": engine.hold.paused}
 
         return await self._answered(ask)
 
@@ -95,11 +96,11 @@ class _Routes:
 
     async def _sent(self, call: Callable[["Core"], Awaitable[None]], said: str) -> JSONResponse:
         """Weights come in part."""
-        return await self._run(lambda updates: updates.transfer(call, half=True), {"message": said})
+        return await self._run(lambda hold: hold.transfer(call, half=True), {"message": said})
 
-    async def _run(self, work: Callable[[Updates], Awaitable[None]], said: dict[str, Any]) -> JSONResponse:
+    async def _run(self, work: Callable[[Hold], Awaitable[None]], said: dict[str, Any]) -> JSONResponse:
         async def run(engine: "VllmEngine") -> dict[str, Any]:
-            await engine.call(_awaited(work(engine.updates)))
+            await engine.call(_awaited(work(engine.hold)))
             return said
 
         return await self._answered(run)

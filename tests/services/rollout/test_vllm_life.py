@@ -3,7 +3,6 @@
 What the real one does with the same calls is in test_vllm.py, which `make test-vllm` runs.
 """
 
-import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -228,88 +227,3 @@ def test_end_tokens_are_those_of_the_generation_config(
     engine = VllmEngine(RolloutSettings(model=model), cast(Any, lambda path: FakeCore(world, path)))
     assert engine._end_tokens == {5, 6}
     engine.close()
-
-
-async def _nothing(core: Any) -> None:
-    core.world.calls.append(("sent",))
-
-
-async def _broken(core: Any) -> None:
-    raise RuntimeError("the trainer is gone")
-
-
-def on_loop(engine: VllmEngine, work: Any) -> Any:
-    return asyncio.run(engine.call(work))
-
-
-def test_a_trainer_sends_weights_itself(
-    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, pool: ThreadPoolExecutor
-) -> None:
-    engine = engine_of()
-    updates = engine.updates
-    with pytest.raises(ValueError, match="pause the engine first"):
-        on_loop(engine, updates.transfer(_nothing, half=True))
-    on_loop(engine, updates.pause("abort"))
-    assert updates.paused
-    waiting = pool.submit(engine.generate, GROUP)
-    publish(tmp_path, 1, tiny_llama)
-    on_loop(engine, updates.transfer(_nothing, half=True))
-    on_loop(engine, updates.transferred(7, _nothing))
-    assert not waiting.done()
-    assert engine.version == 7, "the folder's version waits"
-    on_loop(engine, updates.resume())
-    waiting.result()
-    until(lambda: engine.version == 1)
-    with pytest.raises(ValueError, match="not paused"):
-        on_loop(engine, updates.resume())
-
-
-def test_what_a_trainer_sent_is_not_read_again_when_it_is_published(
-    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path
-) -> None:
-    engine = engine_of()
-    updates = engine.updates
-    on_loop(engine, updates.pause("wait"))
-    on_loop(engine, updates.transferred(1, _nothing))
-    on_loop(engine, updates.resume())
-    publish(tmp_path, 1, tiny_llama)
-    until(lambda: engine._followed.newer() is None)
-    assert ("reload", 1) not in world.calls
-    # From here on it is a version like any other: a new engine has it, and the same number anew is read.
-    world.cores[-1].dead = True
-    until(lambda: len(world.cores) == 2)
-    assert versions(engine.generate(GROUP)) == {(1, None)}
-    publish(tmp_path, 1, tiny_llama)
-    until(lambda: ("reload", 1) in world.calls)
-
-
-def test_weights_that_came_in_part_are_given_up(engine_of: Any, world: World, tiny_llama: Path) -> None:
-    engine = engine_of()
-    updates = engine.updates
-    on_loop(engine, updates.pause("keep"))
-    on_loop(engine, updates.transfer(_nothing, half=True))
-    with pytest.raises(RuntimeError, match="the trainer is gone"):
-        on_loop(engine, updates.transferred(7, _broken))
-    on_loop(engine, updates.resume())
-    assert world.started == [tiny_llama, tiny_llama]
-    assert engine.version == 0
-    assert "came in part" in engine.state
-    assert versions(engine.generate(GROUP)) == {(0, None)}
-
-
-def test_after_a_death_weights_that_a_trainer_sent_are_not_claimed(engine_of: Any, world: World) -> None:
-    engine = engine_of()
-    on_loop(engine, engine.updates.pause("abort"))
-    on_loop(engine, engine.updates.transferred(7, _nothing))
-    on_loop(engine, engine.updates.resume())
-    assert versions(engine.generate(GROUP)) == {(7, None)}
-    world.cores[-1].dead = True
-    until(lambda: len(world.cores) == 2)
-    assert versions(engine.generate(GROUP)) == {(0, None)}
-
-
-def test_a_forgotten_pause_ends_by_itself(engine_of: Any, world: World) -> None:
-    engine = engine_of(update_limit_s=0.2)
-    on_loop(engine, engine.updates.pause("abort"))
-    assert versions(engine.generate(GROUP)) == {(0, None)}
-    assert "paused the engine for more than 0.2 s" in engine.state

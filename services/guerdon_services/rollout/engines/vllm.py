@@ -24,6 +24,7 @@ from guerdon_services import models
 from guerdon_services.rollout.engine import Row, Sampled
 from guerdon_services.rollout.engines.given import Given
 from guerdon_services.rollout.engines.stopping import StopStrings, decode, end_tokens
+from guerdon_services.rollout.engines.vllm_hold import Hold
 from guerdon_services.rollout.engines.vllm_updates import EngineDied, Updates
 from guerdon_services.rollout.engines.vllm_weights import Followed
 from guerdon_services.rollout.settings import RolloutSettings
@@ -68,6 +69,7 @@ class VllmEngine:
         self._tokenizer = models.load_tokenizer(model)
         self._end_tokens = _end_tokens(model, self._config, self._tokenizer)
         self._updates = Updates(settings, self._followed, start)
+        self._hold = Hold(self._updates, self._followed, settings.update_limit_s)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
         self._thread.start()
@@ -105,9 +107,9 @@ class VllmEngine:
         return self._context_length
 
     @property
-    def updates(self) -> Updates:
-        """Who serves and who updates; for what runs on the engine's loop (`call`)."""
-        return self._updates
+    def hold(self) -> Hold:
+        """What a trainer does to the engine; for what runs on the engine's loop (`call`)."""
+        return self._hold
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of what runs on the engine's loop; for callers on a loop of their own."""

@@ -1,15 +1,14 @@
 """The life of a vLLM engine: which version it serves, how it takes up another, how it is started again.
 
 At most one update or start runs at a time. While it does, no group begins; what becomes of those that run is the
-setting `on_update`. A trainer may also hold the engine itself and send weights through vLLM's own calls (`pause`,
-`transfer`, `resume`): then nothing is taken up from the folder meanwhile. An update that fails leaves the old version
-serving, and the state says so: the old weights are read again, and if that does not work either, or something hangs,
-the engine is ended and started with them.
+setting `on_update`. A trainer may also hold the engine itself (`vllm_hold`); then nothing is taken up meanwhile. An
+update that fails leaves the old version serving, and the state says so: the old weights are read again, and if that
+does not work either, or something hangs, the engine is ended and started with them.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -60,12 +59,6 @@ class Updates:
         self._refusal = followed.refusal
         #: What the workers have read; None where nobody knows, or a trainer sent it.
         self._loaded: Source | None = None
-        #: Ends a pause that a trainer forgot; None while nobody holds the engine.
-        self._held: asyncio.TimerHandle | None = None
-        #: Whether a trainer's weights have come in part.
-        self._half = False
-        #: Ends a pause that was forgotten.
-        self._ending: asyncio.Task[None] | None = None
 
     @property
     def core(self) -> "Core":
@@ -164,21 +157,13 @@ class Updates:
                 return
             await self._update(found)
 
-    @property
-    def paused(self) -> bool:
-        """Whether a trainer holds the engine."""
-        return self._held is not None
-
-    async def pause(self, how: Pause) -> None:
-        """Let a trainer hold the engine until `resume`, for `update_limit_s` at most.
+    async def seize(self, how: Pause) -> None:
+        """Stop sampling and take nothing up until `release`; what runs ends, is aborted or waits, as `how` says.
 
         Raises:
-            TimeoutError: what is under way did not end in that time; nothing is held then.
+            TimeoutError: what is under way did not end within `update_limit_s`; everything goes on then.
             NotReady: there is no engine at the moment.
         """
-        if self.paused:
-            self._hold()
-            return
         async with asyncio.timeout(self._settings.update_limit_s):
             await self._lock.acquire()
         try:
@@ -189,7 +174,32 @@ class Updates:
             self._open.set()
             self._lock.release()
             raise
-        self._hold()
+
+    async def release(self, fault: str = "") -> None:
+        """After `seize` sample again: in another engine where `fault` says why this one cannot, or it does not."""
+        try:
+            fault = fault or await self._not_going_on()
+            if fault:
+                self.complain(f"{fault}, the engine was started with those before them")
+                await self._restart()
+            self._open.set()
+        finally:
+            self._lock.release()
+
+    async def replace(self, core: "Core", fault: str) -> None:
+        """Start another engine in the place of `core`, unless that has been done."""
+        async with self._lock:
+            if core is self.core:
+                self.complain(fault)
+                await self._restart()
+
+    def complain(self, fault: str) -> None:
+        """Say in `state` what went wrong last."""
+        self._refusal = fault
+
+    def touched(self) -> None:
+        """Others than `take_up` change the engine's weights: from now on nobody knows what it has read."""
+        self._loaded = None
 
     async def _stop_sampling(self, how: Pause) -> None:
         self._open.clear()
@@ -201,94 +211,6 @@ class Updates:
         except Exception:
             await self._not_going_on()  # it may have stopped all the same
             raise
-
-    def _hold(self) -> None:
-        """From now on the pause ends by itself after `update_limit_s`."""
-        if self._held is not None:
-            self._held.cancel()
-        self._held = asyncio.get_running_loop().call_later(self._settings.update_limit_s, self._let_go)
-
-    def _let_go(self) -> None:
-        self._ending = asyncio.create_task(self._forgotten())
-
-    async def _forgotten(self) -> None:
-        if not self.paused:
-            return
-        self._refusal = f"a trainer paused the engine for more than {self._settings.update_limit_s:g} s"
-        _log.warning("a pause was ended", reason=self._refusal)
-        # Its next attempt may give other weights the number of those that it sent, so they are read when published.
-        self._followed.unsure()
-        await self.resume()
-
-    async def meet(self, call: Callable[["Core"], Awaitable[None]]) -> None:
-        """Have the workers meet a trainer's sender; no weight moves, and nothing needs to be paused.
-
-        Raises:
-            TimeoutError: they waited for somebody who does not come, doing nothing else; another engine takes over.
-            Exception: whatever the call raised.
-        """
-        core = self.core
-        try:
-            async with asyncio.timeout(self._settings.update_limit_s):
-                await call(core)
-        except TimeoutError:
-            async with self._lock:
-                if core is self.core:
-                    self._refusal = "a trainer did not come to the meeting with the workers"
-                    await self._restart()
-            raise
-
-    async def transfer(self, call: Callable[["Core"], Awaitable[None]], *, half: bool) -> None:
-        """One of vLLM's calls by which weights come; `half` says whether more must follow before they are whole.
-
-        Raises:
-            ValueError: nobody holds the engine, or the pause ended before the call did.
-            Exception: whatever the call raised; what had come in part is given up by `resume`.
-        """
-        if not self.paused:
-            raise ValueError("pause the engine first")
-        core = self.core
-        # During the call too: whoever gives up may resume meanwhile.
-        self._loaded, self._half = None, True
-        async with asyncio.timeout(self._settings.update_limit_s):
-            await call(core)
-        if not self.paused or core is not self.core:
-            raise ValueError("the pause ended meanwhile, and what was sent was given up")
-        self._half = half
-
-    async def transferred(self, version: int, finish: Callable[["Core"], Awaitable[None]]) -> None:
-        """The last of the calls: after it nothing that the old weights computed stays, and `version` serves.
-
-        Raises:
-            ValueError, Exception: as `transfer`.
-        """
-
-        async def whole(core: "Core") -> None:
-            await finish(core)
-            await core.forget(version)
-
-        await self.transfer(whole, half=False)
-        self._followed.sent(version)
-
-    async def resume(self) -> None:
-        """The end of a pause. Weights that came in part are given up, with the engine that has them.
-
-        Raises:
-            ValueError: nobody holds the engine.
-        """
-        if self._held is None:
-            raise ValueError("the engine is not paused")
-        self._held.cancel()
-        self._held = None
-        try:
-            why = "a trainer's weights came in part" if self._half else await self._not_going_on()
-            self._half = False
-            if why:
-                self._refusal = f"{why}, the engine was started with those before them"
-                await self._restart()
-            self._open.set()
-        finally:
-            self._lock.release()
 
     async def _not_going_on(self) -> str:
         """Let the engine sample again; why it does not."""
