@@ -1,5 +1,6 @@
 """What every manifest promises, and that the real command lines understand each container's arguments."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 from guerdon_trainer.config import load_recipe
+from guerdon_trainer.run_folder import open_folder
 
 MANIFESTS = ("cpu", "gpu", "verifiers-only")
 WORKLOADS = [
@@ -95,25 +97,37 @@ def test_the_trainer_understands_its_arguments(manifest: str, tmp_path: Path) ->
     assert f"model={config.run_folder}/weights/policy" in arguments["rollout"]
 
 
-def test_a_wrong_recipe_ends_the_job_of_torchrun_at_once(tmp_path: Path) -> None:
-    """torchrun itself ends with 1 whatever its processes end with, and the Job would try again."""
+def test_what_no_other_attempt_mends_ends_the_job_of_torchrun_too(tmp_path: Path) -> None:
+    """torchrun itself ends with 1 whatever its processes end with, and the Job would try again and again."""
     [job] = [one for one in pods.objects("gpu") if one["kind"] == "Job"]
-    [check] = job["spec"]["template"]["spec"]["initContainers"]
+    pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
     [rule] = [one for one in job["spec"]["podFailurePolicy"]["rules"] if one["action"] == "FailJob"]
-    assert rule["onExitCodes"] == {"containerName": check["name"], "operator": "In", "values": [2]}
-    for item in pods.objects("gpu"):
-        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == "guerdon-recipes":
-            for name, text in item["data"].items():
-                (tmp_path / name).write_text(text)
-    _, *words = [one.replace("/etc/guerdon/recipes", str(tmp_path)) for one in check["args"]]
+    assert rule["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2]}
+    assert pod["restartPolicy"] == "Never"
+    launcher = container["args"][: container["args"].index("guerdon")]
+    folder = open_folder(load_recipe("quickstart", [f"folder={tmp_path}"])).path
+    guerdon = str(Path(sys.executable).with_name("guerdon"))
 
-    def ended(*more: str) -> tuple[int, str]:
-        result = subprocess.run([sys.executable, *words, *more], capture_output=True, text=True)
-        return result.returncode, result.stderr
+    def ended(*program: str) -> tuple[int, str]:
+        """Two processes of one node, where the manifest has two nodes of eight."""
+        here = [
+            "--nnodes=1",
+            "--nproc-per-node=2",
+            "--node-rank=0",
+            "--master-addr=127.0.0.1",
+            "--master-port=0",
+        ]
+        words = [sys.executable, *launcher[1:-1], *here, launcher[-1], *program]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        words = [one.replace("$(NODE_RANK)", "0") for one in words]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=pods.PATIENCE_S)
+        return done.returncode, done.stderr
 
-    assert ended() == (0, "")
-    code, said = ended("optimizer.lrr=1")
-    assert (code, "optimizer.lrr" in said, "Traceback" in said) == (2, True, False)
+    code, said = ended(guerdon, "train", "quickstart", f"folder={folder}", "seed=5")
+    assert (code, "seed was 0 and is now 5" in said) == (2, True), said
+    # Whatever else a process ends with, the next attempt may succeed.
+    assert ended("sh", "-c", '[ "$RANK" = 1 ] && exit 7; exec sleep 600')[0] == 1
 
 
 def test_rollouts_on_gpus_are_vllms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,11 +160,12 @@ def test_nodes_of_one_training_find_each_other() -> None:
     assert service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
     assert (job["spec"]["completionMode"], spec["subdomain"]) == ("Indexed", name)
     words = spec["containers"][0]["args"]
+    assert words[:2] == ["python", "-c"]
     assert option(words, "nnodes") == str(job["spec"]["completions"])
     # The pod of index 0, by the name that an Indexed Job gives its host.
     assert option(words, "master-addr") == f"{name}-0.{name}"
     assert option(words, "master-port") == str(service["spec"]["ports"][0]["port"])
-    understood = get_args_parser().parse_args([one.replace("$(NODE_RANK)", "1") for one in words[1:]])
+    understood = get_args_parser().parse_args([one.replace("$(NODE_RANK)", "1") for one in words[3:]])
     assert (understood.no_python, understood.training_script) == (True, "guerdon")
     # It must not kill a process that still writes its checkpoint.
     assert 500 < understood.shutdown_timeout < spec["terminationGracePeriodSeconds"]

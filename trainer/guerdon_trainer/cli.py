@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from guerdon_trainer.config import RunConfig
     from guerdon_trainer.run_folder import RunFolder
 
@@ -66,7 +68,8 @@ def train(
     from guerdon_trainer.train import Run
 
     if is_follower():
-        follow_first(_config(recipe, overrides))
+        with _sentences():
+            follow_first(_config(recipe, overrides))
         return
     config, folder, finished = _open(recipe, overrides, fresh)
     with process_group(config.training.device):
@@ -126,7 +129,7 @@ def _open(recipe: str, overrides: list[str] | None, fresh: bool) -> "tuple[RunCo
         folder = open_folder(config, fresh=fresh)
     except FolderRefused as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(_exit_code(error)) from None
     return config, folder, is_finished(config, folder)
 
 
@@ -144,26 +147,43 @@ def _config(recipe: str, overrides: list[str] | None) -> "RunConfig":
 @contextmanager
 def _stoppable(folder: "RunFolder") -> Iterator[None]:
     """SIGTERM and Ctrl-C end the run in order; what cannot go on ends it with its sentence."""
-    from guerdon_trainer.launch import RUN_FAILURES
     from guerdon_trainer.run_folder import exclusive
 
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with exclusive(folder):
+        with _sentences(folder.path / "logs"), exclusive(folder):
             yield
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; the same command goes on from the last checkpoint in {folder.checkpoints}", err=True
         )
         raise typer.Exit(_INTERRUPTED) from None
-    except RUN_FAILURES as error:
-        typer.echo(f"error: {error}", err=True)
-        logs = folder.path / "logs"
-        if logs.exists():  # services that others started write theirs elsewhere
-            typer.echo(f"Logs of the services: {logs}", err=True)
-        raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def _sentences(logs: "Path | None" = None) -> Iterator[None]:
+    """What ends a run with a sentence ends the command with it; `logs` is where those of services may be."""
+    from guerdon_trainer.launch import RUN_FAILURES
+
+    try:
+        yield
+    except RUN_FAILURES as error:
+        typer.echo(f"error: {error}", err=True)
+        if logs is not None and logs.exists():  # services that others started write theirs elsewhere
+            typer.echo(f"Logs of the services: {logs}", err=True)
+        raise typer.Exit(_exit_code(error)) from None
+
+
+def _exit_code(error: BaseException) -> int:
+    """2 where every other attempt would end the same, for what was asked is wrong; 1 where one may succeed."""
+    from guerdon_trainer.config.errors import RecipeError
+    from guerdon_trainer.run_folder import FolderBusy, FolderRefused
+    from guerdon_trainer.trackers import TrackerMissing
+
+    wrong = isinstance(error, RecipeError | FolderRefused | TrackerMissing)
+    return 2 if wrong and not isinstance(error, FolderBusy) else 1
 
 
 def _conclude(folder: "RunFolder", finished_before: bool) -> None:

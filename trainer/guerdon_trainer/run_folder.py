@@ -40,6 +40,10 @@ class FolderRefused(ValueError):
     """The run folder belongs to another run, or to another process."""
 
 
+class FolderBusy(FolderRefused):
+    """Another process runs in the folder; when it has ended, this one may."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Where the files of a run are, see the top of this module."""
@@ -152,13 +156,13 @@ def exclusive(folder: RunFolder) -> Iterator[None]:
     """Within it no other process may run in the folder; the lock ends with the process, however that ends.
 
     Raises:
-        FolderRefused: another process runs there.
+        FolderBusy: another process runs there.
     """
     with (folder.path / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FolderRefused(f"another process is running in {folder.path}") from None
+            raise FolderBusy(f"another process is running in {folder.path}") from None
         yield
 
 
