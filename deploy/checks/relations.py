@@ -17,6 +17,8 @@ _SERVICE = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 #: Longest names. StatefulSets and Jobs: what Kubernetes appends for pods and their labels must fit into 63.
 _LONGEST = {"Service": 63, "StatefulSet": 52, "Job": 57, "Deployment": 63}
 _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+#: Bytes of a container's logs that the kubelet keeps by default: 5 files of 10 MiB.
+LOGS = 50 * 2**20
 #: Options by which a process says how long it takes to end.
 _PATIENCE = ("--drain-s", "--drain-delay-s", "--shutdown-timeout")
 
@@ -120,21 +122,28 @@ def _container(container: Object, volumes: Mapping[str, Object]) -> Iterator[str
     yield from (f"the variable {name} is there {count} times" for name, count in known.items() if count > 1)
     words = " ".join(container.get("args", []))
     yield from (f"its arguments name {one}" for one in re.findall(r"\$\((\w+)\)", words) if one not in known)
-    yield from _memory(container, volumes)
+    yield from _room(container, volumes)
 
 
-def _memory(container: Object, volumes: Mapping[str, Object]) -> Iterator[str]:
-    """What lies in memory counts to the container's limit."""
+def _room(container: Object, volumes: Mapping[str, Object]) -> Iterator[str]:
+    """Folders that vanish with the pod have a size: in memory it counts to that limit, else to the one of the disk."""
     resources = container["resources"]
     limits, requests = resources["limits"], resources["requests"]
     for name in requests.keys() & limits.keys():
         if quantity(requests[name]) > quantity(limits[name]):
             yield f"it requests more {name} than its limit"
     mounted = (volumes.get(mount["name"], {}) for mount in container.get("volumeMounts", []))
-    folders = (volume.get("emptyDir", {}) for volume in mounted)
-    sizes = [quantity(one["sizeLimit"]) for one in folders if one.get("medium") == "Memory"]
-    if sum(sizes) >= quantity(limits["memory"]):
+    room = {"Memory": 0.0, "": 0.0}
+    for folder in (one["emptyDir"] for one in mounted if "emptyDir" in one):
+        if "sizeLimit" not in folder:
+            yield "a folder of its pod has no size"
+        room[folder.get("medium", "")] += quantity(folder.get("sizeLimit", 0))
+    if room["Memory"] >= quantity(limits["memory"]):
         yield "its folders in memory may take all of its memory"
+    if not room[""] + LOGS <= quantity(limits.get("ephemeral-storage", 0)):
+        yield "its folders and logs may take more than its limit of ephemeral-storage: the pod would be evicted"
+    if "ephemeral-storage" not in requests:
+        yield "it requests no ephemeral-storage: its node's disk may fill"
 
 
 def _patience(pod: Object) -> Iterator[str]:

@@ -70,12 +70,25 @@ securityContext:
   seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* Of the node's disk: /tmp unless it is memory, and the logs that the kubelet keeps (5 files of 10 MiB). The request is
+     the limit, lest pods fill a disk together. Takes what has resources, gpu and tmp; each may be missing. */}}
 {{- define "guerdon.resources" -}}
-{{- $resources := deepCopy .resources -}}
+{{- $tmp := .tmp | default dict -}}
+{{- $disk := printf "%dMi" (add 64 (ternary 0 (include "guerdon.mebibytes" (default "0" $tmp.size)) (eq (default "" $tmp.medium) "Memory"))) -}}
+{{- $limits := dict "ephemeral-storage" $disk -}}
 {{- if .gpu -}}
-{{- $_ := set $resources "limits" (merge (dict "nvidia.com/gpu" .gpu) ($resources.limits | default dict)) -}}
+{{- $_ := set $limits "nvidia.com/gpu" .gpu -}}
 {{- end -}}
-resources: {{- toYaml $resources | nindent 2 }}
+{{- $limits = mergeOverwrite $limits (deepCopy (.resources.limits | default dict)) -}}
+{{- $requests := mergeOverwrite (dict "ephemeral-storage" (get $limits "ephemeral-storage")) (deepCopy (.resources.requests | default dict)) -}}
+resources: {{- toYaml (dict "requests" $requests "limits" $limits) | nindent 2 }}
+{{- end }}
+
+{{/* 20Gi -> 20480, rounded up. */}}
+{{- define "guerdon.mebibytes" -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- $number := regexFind "^[0-9.]+" (toString .) | float64 -}}
+{{ divf (mulf $number (get $units (regexFind "[A-Za-z]*$" (toString .)))) 1048576 | ceil | int64 }}
 {{- end }}
 
 {{/* Where the queue is: REDIS_PASSWORD and the variable named, or the variable from a secret. */}}
