@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from guerdon import weights
-from guerdon.stores import Store, link_or_copy
+from guerdon.stores import Store, Superseded, link_or_copy
 
 log = logging.getLogger("guerdon.mirrors")
 
@@ -25,18 +25,19 @@ class Mirror:
     """Uploads the latest version of a weights folder to a URL whenever it changed, until it succeeded.
 
     Versions that are superseded while another is on its way are skipped. `leave_out` names files that only the
-    learner needs.
+    learner needs. Should another mirror begin at the same URL, in another process too, this one ends.
     """
 
     def __init__(self, folder: Path, url: str, *, keep_last: int, leave_out: Collection[str] = ()) -> None:
         self._folder = folder
-        self._store = Store(url)
+        self._store = Store(url, writer=uuid.uuid4().hex)
         self._keep_last = keep_last
         self._leave_out = leave_out
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._sent: tuple[int, ...] | None = None
         self._error = ""
+        self._superseded = False
         for leftover in folder.glob(f"{_OUTGOING}*"):
             shutil.rmtree(leftover)
         self._thread = threading.Thread(target=self._run, name="weights mirror", daemon=True)
@@ -56,6 +57,11 @@ class Mirror:
     def failure(self) -> str:
         """Why the last attempt failed; empty where it did not."""
         return self._error
+
+    @property
+    def superseded(self) -> bool:
+        """Whether another one publishes at the URL, and this one nothing any more."""
+        return self._superseded
 
     @property
     def is_current(self) -> bool:
@@ -98,7 +104,8 @@ class Mirror:
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 self._changed.set()
-            if self._stopping.is_set() and (not self._changed.is_set() or self._error):
+            done = self._stopping.is_set() and (not self._changed.is_set() or self._error)
+            if done or self._superseded:
                 return
 
     def _send(self) -> bool:
@@ -112,6 +119,10 @@ class Mirror:
             # By another name, for the learner removes old versions however long an upload takes.
             _link_files(latest.path, outgoing)
             self._store.push(outgoing, latest.version, keep_last=self._keep_last, leave_out=self._leave_out)
+        except Superseded as error:
+            log.error("%s", error)
+            self._error, self._superseded = str(error), True
+            return False
         except Exception as error:  # every file system has errors of its own
             if str(error) != self._error:
                 log.warning("the mirror %s is behind and will be tried again: %r", self._store.shown, error)

@@ -4,11 +4,16 @@
       v000000013-3f2a9c…/     one publication; the suffix is a digest of its manifest
         config.json, model.safetensors, tokenizer files
         MANIFEST.json         {"version": 13, "files": {"config.json": {"size": 6, "sha256": "…"}, …}}; written last
-      LATEST                  the name of the publication to follow; written when that is complete
+      LATEST                  the name of the publication to follow, or @ and the name of the writer who says which
+      LATEST-9b1d…            the publication to follow, as that writer says; written when it is complete
 
 Stores of objects have no rename, so a publication is never changed under its name: other contents have another
 name, and `LATEST` leads only to complete ones. A reader checks every file against its sha256, so what a store or a
-killed writer cut short is never taken for a version. One writer per URL.
+killed writer cut short is never taken for a version.
+
+Of several writers the one that began last is followed. It names itself in `LATEST` once, after its first publication;
+from then on each changes its own `LATEST-…` alone, so that an earlier attempt which is still alive, however slow, has
+no way to put its weights before readers.
 
 Any URL of fsspec will do: `s3://bucket/prm`, `gs://…`, `file:///shared/prm`, `memory://prm`. Its library has to be
 installed (s3fs, gcsfs); credentials and endpoints come from that library's environment variables.
@@ -37,6 +42,7 @@ from guerdon._urls import without_credentials
 log = logging.getLogger("guerdon.stores")
 
 _LATEST, _MANIFEST = "LATEST", "MANIFEST.json"
+_WRITER = re.compile(r"@([0-9a-f]{32})")
 #: In a version that was downloaded: the name of its publication.
 _ORIGIN = ".publication"
 _NAME = re.compile(r"v(\d{9,18})-([0-9a-f]{32})")
@@ -46,6 +52,10 @@ _CHUNK = 8 * 2**20
 
 class StoreError(Exception):
     """What lies at a URL is not what was published there, or cannot be reached."""
+
+
+class Superseded(StoreError):
+    """Another writer began to publish at the URL after this one."""
 
 
 class _File(BaseModel):
@@ -93,9 +103,13 @@ class Publication:
 
 
 class Store:
-    """The publications at one URL; for one thread at a time."""
+    """The publications at one URL; for one thread at a time.
 
-    def __init__(self, url: str) -> None:
+    A `writer` (32 hexadecimal digits, never used before) takes the URL over with its first push, and keeps it until
+    another one does. Without one, whoever pushed last is followed.
+    """
+
+    def __init__(self, url: str, *, writer: str = "") -> None:
         try:
             fsspec: Any = import_module("fsspec")
         except ImportError as error:
@@ -112,6 +126,10 @@ class Store:
             raise StoreError(f"{self.shown}: {type(error).__name__}: {error}") from error
         self._local = "file" in self._fs.protocol
         self._uploaded: set[str] = set()
+        self._writer = writer
+        self._began = False
+        self._before: str | None = None
+        self._known: set[str] = set()
 
     def latest(self) -> str | None:
         """The name of the publication to follow; None where nothing was published yet.
@@ -119,12 +137,21 @@ class Store:
         Raises:
             OSError: the store cannot be reached.
         """
-        try:
-            name = self._fs.cat_file(self._at(_LATEST)).decode(errors="replace").strip()
-        except FileNotFoundError:
-            return None
+        return self._name_by(self._read(_LATEST))
+
+    def _name_by(self, latest: str) -> str | None:
+        """What `LATEST` leads to, given what it says."""
+        writer = _WRITER.fullmatch(latest)
+        name = self._read(f"{_LATEST}-{writer[1]}") if writer else latest
         # Half a name, where a store does not write in one go and its writer was killed: nothing new so far.
         return name if _NAME.fullmatch(name) else None
+
+    def _read(self, name: str) -> str:
+        """A short text; empty where there is none."""
+        try:
+            return self._fs.cat_file(self._at(name)).decode(errors="replace").strip()
+        except FileNotFoundError:
+            return ""
 
     def push(
         self, path: Path, version: int, *, keep_last: int = 2, leave_out: Collection[str] = ()
@@ -137,18 +164,48 @@ class Store:
         Raises:
             OSError: the store cannot be reached, or a file of `path` vanished.
             StoreError: a file did not arrive whole.
+            Superseded: another writer has taken the URL over.
         """
+        self._go_on()
         manifest = Manifest.of(path, version, leave_out=leave_out)
         name = manifest.name
         if not self._fs.exists(self._at(name, _MANIFEST)):
             for file, wanted in manifest.files.items():
                 self._upload(path / file, self._at(name, file), wanted.size)
             self._write(self._at(name, _MANIFEST), manifest.text)
-        if self.latest() != name:
-            self._write(self._at(_LATEST), f"{name}\n")
+        self._lead_to(name)
         self._uploaded.clear()
         self._prune(name, version, keep_last)
         return Publication(name, manifest)
+
+    def _go_on(self) -> None:
+        """Whoever has begun goes on only while nobody began after him."""
+        if not self._began:
+            return
+        says = self._read(_LATEST)
+        if says not in ("", f"@{self._writer}"):
+            raise Superseded(f"{self.shown}: another attempt publishes there since; this one stops")
+        self._began = says != ""  # somebody emptied the store: from the beginning
+
+    def _lead_to(self, name: str) -> None:
+        if not self._writer:
+            if self._read(_LATEST) != name:
+                self._write(self._at(_LATEST), f"{name}\n")
+            return
+        self._write(self._at(f"{_LATEST}-{self._writer}"), f"{name}\n")
+        self._go_on()
+        if not self._began:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Take over. Where it is tried again, somebody who took over in between came later."""
+        says, own = self._read(_LATEST), f"@{self._writer}"
+        if says != own:
+            if self._before not in (None, says) and _WRITER.fullmatch(says):
+                raise Superseded(f"{self.shown}: another attempt publishes there since; this one stops")
+            self._before = says
+            self._write(self._at(_LATEST), f"{own}\n")
+        self._began, self._before = True, None
 
     def _upload(self, source: Path, target: str, size: int) -> None:
         if target in self._uploaded:
@@ -177,13 +234,20 @@ class Store:
         weights.sync_folder(path.parent)
 
     def _prune(self, current: str, version: int, keep_last: int) -> None:
-        """Remove what is neither current nor among the `keep_last`; readers never depend on it."""
+        """Remove what is neither current nor among the `keep_last`; readers never depend on it.
+
+        A writer removes what he found when he began, what earlier ones said of it too, and what he published.
+        """
         try:
             names = {posixpath.basename(entry.rstrip("/")) for entry in self._fs.ls(self._root, detail=False)}
+            if self._writer:
+                self._known = (self._known or names) | {current}
+                names &= self._known
             found = {name: int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
             older = [name for name in sorted(found, key=found.__getitem__)[::-1] if found[name] < version]
             complete = [name for name in older if self._fs.exists(self._at(name, _MANIFEST))]
-            for name in set(found) - {current, *complete[: keep_last - 1]}:
+            said = {name for name in names if name.startswith(f"{_LATEST}-")} - {f"{_LATEST}-{self._writer}"}
+            for name in (set(found) - {current, *complete[: keep_last - 1]}) | said:
                 self._fs.rm(self._at(name), recursive=True)
         except OSError as error:
             log.warning("an old version could not be removed from %s: %s", self.shown, error)
@@ -214,15 +278,16 @@ class Store:
             StoreError: a file is not what was published.
             OSError: the store cannot be reached, or a publication was removed meanwhile.
         """
-        name = self.latest()
+        says = self._read(_LATEST)
+        name = self._name_by(says)
         if name is None or name == _origin_of_latest(folder):
             return None
         with _alone(folder) as alone:
             if not alone or name == _origin_of_latest(folder):
                 return None
-            return self._fetch(name, folder, keep_last)
+            return self._fetch(name, says, folder, keep_last)
 
-    def _fetch(self, name: str, folder: Path, keep_last: int) -> weights.Published:
+    def _fetch(self, name: str, says: str, folder: Path, keep_last: int) -> weights.Published:
         manifest = self.manifest(name)
         here = weights.Published(manifest.version, weights.version_path(folder, manifest.version))
         if name == _origin(here):  # back to a version that is still kept
@@ -234,6 +299,8 @@ class Store:
                 shutil.rmtree(superseded)
         for file, wanted in manifest.files.items():
             self._download(self._at(name, file), _inside(staging, file), wanted)
+        if _WRITER.fullmatch(says) and self._read(_LATEST) != says:
+            raise StoreError(f"{self.shown}: another attempt publishes there since {name} was begun")
 
         def write(path: Path) -> None:
             for file in manifest.files:

@@ -32,7 +32,7 @@ class PolicyMirror:
     which one is missing.
 
     Raises:
-        StoreError: no store can be at this URL, or nothing can be uploaded there.
+        StoreError: no store can be at this URL, nothing can be uploaded there, or a later attempt has taken it over.
     """
 
     def __init__(self, folder: Path, url: str, say: Callable[[str], None]) -> None:
@@ -48,7 +48,13 @@ class PolicyMirror:
             raise
 
     def published(self, version: int) -> None:
-        """The folder has another version."""
+        """The folder has another version.
+
+        Raises:
+            StoreError: a later attempt publishes at the URL. Services follow that one: here is nothing left to do.
+        """
+        if self._mirror.superseded:
+            raise StoreError(f"weights.mirror_url: {self._mirror.state}")
         sent = self._mirror.version
         self.behind = version if sent is None else max(0, version - 1 - sent)
         self._mirror.notify()
@@ -74,6 +80,8 @@ class PolicyMirror:
                 said = True
             fails_since = (fails_since or now) if self._mirror.failure else None
             if now - began > _UPLOAD_S or (fails_since is not None and now - fails_since >= _AWAY_S):
+                return False
+            if self._mirror.superseded:
                 return False
             time.sleep(_LOOK_EVERY_S)
         return True
