@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,13 +18,15 @@ import httpx
 import psutil
 import pytest
 import trustme
-from doors import PATIENCE_S, Service, door_service, guerdon_serve
+from doors import Service, door_service, guerdon_serve
 from redis import Redis
 
 from guerdon import Sample
 from guerdon.client import AsyncClient
 from guerdon.errors import GuerdonError, InvalidRequest, Unauthorized, Unavailable
 from guerdon.types import Status
+from tests.proxies import proxy
+from tests.waiting import PATIENCE_S
 
 TOKEN = secrets.token_urlsafe(24)
 SAMPLE = {"samples": [{"response": "x"}], "options": {"rule": "nothing"}}
@@ -111,8 +113,11 @@ async def test_the_right_token_passes_and_shows_nowhere(secured: Service) -> Non
         assert unauthorized % "grpc" in shown[1]
         assert '"scorer":"rules"' in shown[0]
     process = psutil.Process(secured.process.pid)
-    everybody = [process, *process.children(recursive=True)]
-    titles = [" ".join([one.name(), *one.cmdline()]) for one in everybody]
+    titles: list[str] = []
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it ended between two looks
+            titles.append(" ".join([one.name(), *one.cmdline()]))
+    assert titles
     assert not [text for text in [*shown, *titles, secured.text] if TOKEN in text]
 
 
@@ -202,29 +207,10 @@ async def redis_behind_tls(
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(context)
     inner = urlsplit(redis_url)
-
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except (ConnectionError, ssl.SSLError):
-            pass
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        redis_reader, redis_writer = await asyncio.open_connection(inner.hostname, inner.port)
-        await asyncio.gather(carry(reader, redis_writer), carry(redis_reader, writer))
-
-    server = await asyncio.start_server(serve, "localhost", 0, ssl=context)
-    try:
-        yield str(server.sockets[0].getsockname()[1]), str(tmp_path / "ca.pem")
-    finally:
-        server.close()
-        with Redis.from_url(redis_url) as admin:
-            admin.execute_command("ACL", "DELUSER", "rewards")
-        await asyncio.sleep(0.1)
+    async with proxy(inner.hostname, inner.port, tls=context) as port:
+        yield str(port), str(tmp_path / "ca.pem")
+    with Redis.from_url(redis_url) as admin:
+        admin.execute_command("ACL", "DELUSER", "rewards")
 
 
 async def test_a_queue_behind_tls_and_acl(

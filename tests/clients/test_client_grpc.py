@@ -12,6 +12,7 @@ import pytest
 from guerdon import codec, errors
 from guerdon.client import AsyncClient
 from guerdon.types import IndexedResult, Result, Sample, ScoreResponse, Status
+from tests.proxies import proxy
 
 SAMPLES = [Sample(id=f"s{i}", response="4") for i in range(4)]
 RIGHT = Result(status=Status.OK, value=1.0)
@@ -90,11 +91,11 @@ async def test_an_operation_that_the_service_lacks_is_named() -> None:
 
 
 async def test_grpc_overload_says_how_long_to_wait() -> None:
-    overloaded = aborting(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ("retry-after", "7"))
-    async with grpc_server(overloaded) as url, AsyncClient(url, timeout_s=5.0) as client:
+    overloaded = aborting(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ("retry-after", "70"))
+    async with grpc_server(overloaded) as url, AsyncClient(url, timeout_s=60.0) as client:
         with pytest.raises(errors.Overloaded) as caught:
             await client.score(SAMPLES)
-    assert caught.value.retry_after_s == 7.0
+    assert caught.value.retry_after_s == 70.0
 
 
 async def test_a_message_over_grpcs_limit_is_too_large() -> None:
@@ -157,9 +158,18 @@ async def test_a_grpc_stream_that_breaks_raises_after_what_came() -> None:
     assert came == [2]
 
 
+async def test_a_grpc_service_that_is_slow_to_greet_is_not_gone() -> None:
+    async with (
+        grpc_server(right) as url,
+        proxy("127.0.0.1", int(url.rpartition(":")[2]), delay_s=0.5) as port,
+        AsyncClient(f"grpc://localhost:{port}", retries=0) as client,
+    ):
+        assert len(await client.score(SAMPLES)) == 4
+
+
 async def test_a_grpc_service_that_comes_back_is_found_again() -> None:
     async with grpc_server(right) as url:
-        client = AsyncClient(url, timeout_s=20.0, retries=50)
+        client = AsyncClient(url, retries=50)
         assert len(await client.score(SAMPLES)) == 4
     waiting = asyncio.create_task(client.score(SAMPLES))
     async with grpc_server(right, port=int(url.rpartition(":")[2])):

@@ -40,8 +40,9 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # The defaults wait up to two minutes before they notice that a restarted service is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
+    # In spite of its name how long a connection may take to be made: a service that is busy, or far away, is not gone.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
 ]
 
 
