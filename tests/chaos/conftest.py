@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from queue_fire import HERE, Fleet, Server
+from queue_fire import Fleet, Server
 
 from tests.nurseries import Nursery
 
@@ -54,7 +54,7 @@ def figures(
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """The process that forks workers."""
-    made = Nursery(HERE / "queue_nursery.py")
+    made = Nursery("tests.chaos.queue_nursery")
     yield made
     made.close()
 

@@ -7,8 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ import httpx
 import psutil
 import pytest
 
+from tests.waiting import PATIENCE_S, until
+
 HERE = Path(__file__).parent
-#: Seconds after which something that should happen counts as never happening, on the slowest machine.
-PATIENCE_S = 240.0
 #: Descriptors and threads of a service that may stay of any number of clients: gRPC keeps some for later.
 KEPT = (16, 40)
 
@@ -65,7 +64,7 @@ class Service:
 
     def wait_ready(self, verify: Any = True) -> None:
         """Return once it takes work."""
-        until(lambda: self._get("/readyz", verify) == 200)
+        until(lambda: self._get("/readyz", verify) == 200, said=lambda: self.text)
 
     def counter(self, name: str) -> float:
         """The sum over all labels that start as `name` does, from /metrics."""
@@ -135,22 +134,6 @@ def guerdon_serve(folder: Path, name: str, *words: str, env: dict[str, str] | No
     """`guerdon serve NAME` as a process, its doors listening."""
     doors = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--ready-file", str(folder / "ready.json")]
     return Service(folder, [sys.executable, "-m", "guerdon", "serve", name, *doors, *words], env)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    ends = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < ends, "the condition never held"
-        time.sleep(0.02)
-
-
-async def until_async(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for a condition without holding up the clients of this process."""
-    ends = time.monotonic() + PATIENCE_S
-    while not await condition():
-        assert time.monotonic() < ends, "the condition never held"
-        await asyncio.sleep(0.02)
 
 
 def need_descriptors(count: int) -> None:

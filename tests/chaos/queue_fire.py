@@ -5,7 +5,6 @@ import random
 import signal
 import socket
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -23,10 +22,9 @@ from guerdon.queue import Producer, Reply
 from guerdon.redis_server import server_binary
 from guerdon.types import Result, Sample, ScoreRequest, Status
 from tests.nurseries import Nursery
+from tests.waiting import PATIENCE_S, until
 
 HERE = Path(__file__).parent
-#: Seconds after which something that should happen counts as never happening, on the slowest machine.
-PATIENCE_S = 240.0
 #: Ports below those that systems give to outgoing connections: one of these could take a dead server's.
 _PORTS = (15_000, 30_000)
 QUEUE = "fire"
@@ -63,14 +61,17 @@ class Server:
         config.write_text("\n".join([*self._settings, f"port {self.port}", ""]))
         with (self._folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen([str(server_binary()), str(config)], stdout=log, stderr=log)
-        until = time.monotonic() + PATIENCE_S
-        while True:
-            with suppress(RedisError):
-                self.client.ping()
-                return
-            assert time.monotonic() < until, (self._folder / "redis.log").read_text()
-            assert self._process.poll() is None, (self._folder / "redis.log").read_text()
-            time.sleep(0.02)
+        until(self._answers, said=self._said)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._said()
+        with suppress(RedisError):
+            return bool(self.client.ping())
+        return False
+
+    def _said(self) -> str:
+        return (self._folder / "redis.log").read_text()
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -187,11 +188,9 @@ class Books:
         }
 
 
-async def eventually(ready: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Return once it is so."""
-    async with asyncio.timeout(timeout_s):
-        while not await asyncio.to_thread(ready):  # noqa: ASYNC110 - other processes set no event here
-            await asyncio.sleep(0.05)
+async def eventually(ready: Callable[[], bool]) -> None:
+    """Return once it is so; the client goes on meanwhile."""
+    await asyncio.to_thread(until, ready)
 
 
 NO_FAULTS: dict[str, list[str]] = {"lost": [], "invented": [], "failed": []}

@@ -1,19 +1,7 @@
-"""Forks worker processes on command, so that one that was killed is replaced in milliseconds.
+"""Forks worker processes on command (`tests/nurseries.py`): each is the whole runtime of a service behind its queue."""
 
-A worker is the whole runtime of a service behind its queue door. Commands are lines of JSON on stdin, each answered
-by a line of JSON on stdout:
-
-    {"spawn": SPEC}                 {"pid": 123}        keys of SPEC: see `Spec`
-    {"signal": 9, "pid": 123}       {"code": -9}        once the process has ended
-    {"buried": true}                {"codes": [-9]}     exit codes of those that ended by themselves since the last time
-
-Every worker is killed when stdin ends.
-"""
-
-import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +13,7 @@ from guerdon.queue import link
 from guerdon.types import Result, Status
 from guerdon_services.runtime import launch
 from guerdon_services.runtime.scorer import Batching, ScoreJob, Scorer, ScorerOptions, ScorerSettings
+from tests.nurseries import become_a_service, obey
 
 
 class Spec(BaseModel):
@@ -82,14 +71,11 @@ def _value(response: str | None) -> float:
     return 0.0 if response is None or response == "poison" else float(response)
 
 
-def _work(spec: Spec) -> NoReturn:
-    """The child's life."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    null = os.open(os.devnull, os.O_RDWR)
+def work(given: dict[str, Any]) -> NoReturn:
+    """A worker's life; `given` are keys of `Spec`."""
+    spec = Spec.model_validate(given)
     errors = os.open(spec.errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for descriptor, source in ((0, null), (1, null), (2, errors)):
-        os.dup2(source, descriptor)
+    become_a_service(output=os.open(os.devnull, os.O_WRONLY), errors=errors)
     if spec.scripts is not None:
         link.SCRIPTS = {**link.SCRIPTS, **link.load_scripts(spec.scripts)}
     link.SOCKET_TIMEOUT_S = spec.socket_timeout_s
@@ -102,44 +88,5 @@ def _work(spec: Spec) -> NoReturn:
     os._exit(launch.run(service, launch.runtime_settings({**options, "log_level": "warning"})))
 
 
-def _spawn(spec: Spec) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _work(spec)
-        finally:
-            os._exit(70)
-    return pid
-
-
-def main() -> None:
-    """Obey until stdin ends."""
-    living: set[int] = set()
-    try:
-        for line in sys.stdin:
-            print(json.dumps(_obey(json.loads(line), living)), flush=True)
-    finally:
-        for pid in living:
-            os.kill(pid, signal.SIGKILL)
-
-
-def _obey(command: dict[str, Any], living: set[int]) -> dict[str, Any]:
-    if "spawn" in command:
-        pid = _spawn(Spec.model_validate(command["spawn"]))
-        living.add(pid)
-        return {"pid": pid}
-    if "signal" in command:
-        pid = command["pid"]
-        # Nobody else waits for it, so the number still belongs to it, dead or alive.
-        os.kill(pid, command["signal"])
-        living.remove(pid)
-        return {"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
-    ended = {
-        pid: status for pid, status in ((pid, os.waitpid(pid, os.WNOHANG)) for pid in living) if status[0]
-    }
-    living.difference_update(ended)
-    return {"codes": {pid: os.waitstatus_to_exitcode(status) for pid, (_, status) in ended.items()}}
-
-
 if __name__ == "__main__":
-    main()
+    obey(work)

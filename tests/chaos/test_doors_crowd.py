@@ -18,12 +18,12 @@ from doors import (
     need_descriptors,
     request,
     score_body,
-    until,
 )
 
 from guerdon import codec
 from guerdon.types import ScoreRequest
 from guerdon.v1 import reward_pb2, reward_pb2_grpc
+from tests.waiting import until
 
 #: Seconds that a service waits for its slow clients here: enough for those that are held up by the machine.
 SHORT_PATIENCE_S = 5.0
@@ -143,7 +143,8 @@ async def test_slow_clients_hold_up_nobody(
     assert set(await asyncio.gather(*(one.ended() for one in silent))) == {b""}
     slow = 'guerdon_requests_total{door="http",operation="%s",outcome="slow"}'
     for operation in ("other", "score"):
-        assert await asyncio.to_thread(service.counter, slow % operation) == count
+        name = slow % operation
+        await asyncio.to_thread(until, lambda name=name: service.counter(name) == count)
     wires.leave()
     await asyncio.to_thread(until, lambda: service.forgot_its_clients)
     figures(slow_heads=count, slow_bodies=count, silent=count, slow_readers=reading, unread=8 * LARGE)
@@ -241,7 +242,7 @@ async def test_a_body_has_a_size(crowded: Service, wires: Wires) -> None:
     for wire in (declared, undeclared):
         wire.leave()
     too_large = 'guerdon_requests_total{door="http",operation="score",outcome="too_large"}'
-    assert await asyncio.to_thread(crowded.counter, too_large) >= 2
+    await asyncio.to_thread(until, lambda: crowded.counter(too_large) >= 2)
     await healthy(crowded, wires)
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from doors import PATIENCE_S, Wires, door_service, need_descriptors, request, score_body, until
+from doors import Wires, door_service, need_descriptors, request, score_body
 
 from guerdon import Sample
 from guerdon.client import AsyncClient
 from guerdon.types import Status
 from guerdon.v1 import reward_pb2, reward_pb2_grpc
+from tests.waiting import PATIENCE_S, until
 
 
 class Books:

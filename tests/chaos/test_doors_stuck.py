@@ -9,15 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
-from doors import HERE, PATIENCE_S, Service, door_service, until, until_async
+from doors import HERE, Service, door_service
 
 from guerdon import Sample
 from guerdon.client import AsyncClient
 from guerdon.supervisor import ProcessSpec, Supervisor
 from guerdon.types import Status
+from tests.waiting import PATIENCE_S, until, until_async
 
 #: Seconds of silence that count as stuck where processes end for it: many times what a busy machine holds one up.
-STUCK_S = 8.0
+STUCK_S = 12.0
 
 
 def supervised(folder: Path, redis_url: str, name: str) -> ProcessSpec:
@@ -90,7 +91,7 @@ async def answers(url: str) -> bool:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """A service that is soon impatient with its batches, but goes on."""
-    made = door_service(tmp_path, stuck_after_s=0.5)
+    made = door_service(tmp_path, stuck_after_s=3.0)
     yield made
     made.close()
 
@@ -101,7 +102,7 @@ async def test_probes_say_that_a_batch_is_stuck(service: Service) -> None:
         async def alive(status: int) -> bool:
             return (await http.get("/healthz")).status_code == status
 
-        assert await alive(200)
+        await until_async(lambda: alive(200))
         held = asyncio.create_task(http.post("/v1/score", json={"samples": [{"response": "gate"}]}))
         await until_async(lambda: alive(503))
         said, ready = (await http.get("/healthz")).json(), await http.get("/readyz")

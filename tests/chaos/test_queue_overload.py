@@ -6,7 +6,6 @@ from collections.abc import Callable
 from queue_fire import (
     NO_FAULTS,
     NOTHING_LEFT,
-    PATIENCE_S,
     QUEUE,
     Fleet,
     Server,
@@ -20,6 +19,7 @@ from queue_fire import (
 
 from guerdon.queue import Producer, stats
 from guerdon.types import Status
+from tests.waiting import PATIENCE_S
 
 #: Seconds after which a silent worker counts as dead; none dies here.
 LEASE_S = 60.0
@@ -85,7 +85,8 @@ async def test_high_priority_passes_a_full_queue(
 ) -> None:
     responses = numbers(2000 if full else 200)
     server.start()
-    workers = fleet(lease_s=LEASE_S, batch_ms=10.0)
+    # All of them take much longer than the five that pass them.
+    workers = fleet(lease_s=LEASE_S, batch_ms=50.0)
     client = Producer(server.url, QUEUE, max_length=len(responses))
     for id, response in responses.items():
         await client.submit("score", body(id, response), request_id=id)

@@ -9,7 +9,6 @@ import pytest
 from queue_fire import (
     NO_FAULTS,
     NOTHING_LEFT,
-    PATIENCE_S,
     QUEUE,
     Books,
     Fleet,
@@ -26,6 +25,7 @@ from queue_fire import (
 from guerdon.errors import Overloaded, Unavailable
 from guerdon.queue import Consumer, Producer, Reply, dead_letters, link, stats
 from guerdon.types import Status
+from tests.waiting import PATIENCE_S
 
 #: Seconds after which a silent worker counts as dead: many times what a busy machine holds one up.
 LEASE_S = 10.0

@@ -12,7 +12,6 @@ from queue_fire import (
     HERE,
     NO_FAULTS,
     NOTHING_LEFT,
-    PATIENCE_S,
     QUEUE,
     Fleet,
     Server,
@@ -26,6 +25,7 @@ from queue_fire import (
 
 from guerdon.queue import Producer, Reply, link, stats
 from guerdon.types import Status
+from tests.waiting import PATIENCE_S
 
 #: Seconds after which a silent worker counts as dead; none dies here.
 LEASE_S = 60.0

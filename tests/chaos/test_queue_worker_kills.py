@@ -10,7 +10,6 @@ from typing import Any
 from queue_fire import (
     NO_FAULTS,
     NOTHING_LEFT,
-    PATIENCE_S,
     QUEUE,
     Fleet,
     Server,
@@ -23,6 +22,7 @@ from queue_fire import (
 )
 
 from guerdon.queue import Producer, dead_letters, redrive, stats
+from tests.waiting import PATIENCE_S
 
 #: Seconds after which a silent worker counts as dead: many times what a busy machine holds one up.
 LEASE_S = 3.0

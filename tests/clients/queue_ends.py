@@ -1,7 +1,7 @@
 """Both ends of a queue of the service `math`, and what tests do with them. Tests import this by name."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -9,9 +9,7 @@ from redis.asyncio import Redis
 
 from guerdon.queue import Consumer, Entry, Producer, Reply
 from guerdon.types import Status
-
-#: Seconds after which something that should happen counts as never happening.
-PATIENCE_S = 20.0
+from tests.waiting import PATIENCE_S
 
 
 @asynccontextmanager
@@ -44,12 +42,6 @@ async def redis(url: str) -> AsyncIterator[Any]:
 
 def ok(entry: Entry, body: bytes = b"done") -> Reply:
     return Reply(entry.request_id, Status.OK, "", body)
-
-
-async def eventually(ready: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await ready():  # noqa: ASYNC110 - what happens in Redis sets no event here
-            await asyncio.sleep(0.02)
 
 
 async def take(worker: Consumer, count: int, *, at_once: int = 64) -> list[Entry]:

@@ -15,6 +15,7 @@ from guerdon.errors import InvalidRequest, Overloaded, TooLarge, Unauthorized, U
 from guerdon.summary import Summary
 from guerdon.testing import Failure, StubService
 from guerdon.types import Result, Sample, ScoreRequest, Status, failed
+from tests.waiting import PATIENCE_S
 
 
 def judge(sample: Sample) -> Result | float:
@@ -84,7 +85,7 @@ async def test_repetitions_end_with_their_number_and_with_time() -> None:
     [result] = await Bulk(client, retries=1).score(samples(1))
     assert (result.status, len(client.sizes)) == (Status.UNAVAILABLE, 2)
     client = Scripted(*[Unavailable("gone")] * 1000)
-    [result] = await Bulk(client, retries=None, timeout_s=0.01).score(samples(1))
+    [result] = await Bulk(client, retries=None, timeout_s=0.5).score(samples(1))
     assert (result.status, result.value) == (Status.UNAVAILABLE, None)
 
 
@@ -142,7 +143,7 @@ async def test_a_second_request_answers_where_the_first_hangs() -> None:
     await bulk.aclose()
     # Off unless asked for.
     client = Hanging()
-    bulk = Bulk(client, timeout_s=0.05)
+    bulk = Bulk(client, timeout_s=0.5)
     [result] = await bulk.score(samples(1))
     assert (result.status, client.sizes) == (Status.TIMEOUT, [1])
     await bulk.aclose()
@@ -153,14 +154,14 @@ async def test_closing_cancels_who_waits() -> None:
 
     def hang(_: Sample) -> float:
         begun.set()
-        return float(release.wait(20))
+        return float(release.wait(PATIENCE_S))
 
     with StubService(hang) as stub:
         async with AsyncClient(stub.url) as client:
             # One sample under way, one that is not sent yet.
             bulk = Bulk(client, max_items=1, in_flight=1)
             waiting = [asyncio.create_task(bulk.score_one(Sample(response="1"))) for _ in range(2)]
-            assert await asyncio.to_thread(begun.wait, 20)
+            assert await asyncio.to_thread(begun.wait, PATIENCE_S)
             await bulk.aclose()
             for one in waiting:
                 with pytest.raises(asyncio.CancelledError):

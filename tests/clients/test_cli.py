@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from guerdon.queue import Producer
 from guerdon.testing import Failure, StubService
 from guerdon.types import Result as ItemResult
 from guerdon.types import Sample, Status, failed
+from tests.waiting import PATIENCE_S, until
 
 
 def judge(sample: Sample) -> float | ItemResult:
@@ -179,13 +179,10 @@ def test_queue_watch_ends_with_a_signal(redis_url: str) -> None:
     before = looks()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         # The table appears when the watch ends; it must not end by itself.
-        until = time.monotonic() + 120
-        while looks() < before + 2:
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until(lambda: process.poll() is not None or looks() >= before + 2)
+        assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE_S)
     server.close()
     assert process.returncode == 0
     assert "queue math" in output
@@ -251,10 +248,10 @@ def test_up_starts_serves_and_stops(tmp_path: Path) -> None:
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 2
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "stopped" in output
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert alive == []
 
 
@@ -265,7 +262,9 @@ from guerdon.cli import _until_signal
 with _until_signal():
     exec("os.kill(os.getpid(), signal.SIGINT)")
 """
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (finished.returncode, finished.stdout) == (0, "stopped\n"), finished.stderr
 
 
@@ -280,11 +279,8 @@ def test_up_can_be_interrupted_while_it_waits(tmp_path: Path) -> None:
     file.write_text("services: {math: {}}")
     command = [sys.executable, "-m", "guerdon", "up", str(file), "--logs", str(tmp_path / "logs")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "logs" / "math.log").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until((tmp_path / "logs" / "math.log").exists)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert output.endswith("stopped\n")

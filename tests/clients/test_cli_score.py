@@ -21,8 +21,7 @@ from guerdon.cli import app
 from guerdon.testing import StubService
 from guerdon.types import Result as ItemResult
 from guerdon.types import Sample, ScoreRequest, Status, failed
-
-HANG_S = 60.0
+from tests.waiting import PATIENCE_S
 
 
 def judge(sample: Sample) -> ItemResult | float:
@@ -102,7 +101,7 @@ def test_a_run_goes_on_where_it_ended(stub: StubService, tmp_path: Path) -> None
 def test_again_scores_what_failed_and_may_pass(stub: StubService, tmp_path: Path) -> None:
     texts = ["2", "gone", "refused", "3", "gone"]
     data, out = write(tmp_path / "data.jsonl", rows(*texts)), tmp_path / "scored.jsonl"
-    assert score(data, "--url", stub.url, "-o", out, "--timeout", "0.5").exit_code == 1
+    assert score(data, "--url", stub.url, "-o", out, "--timeout", "3").exit_code == 1
     assert [row["reward"] for row in read(out)] == [1.0, None, None, 0.0, None]
     stub.score = lambda _: 0.5
     asked = samples(stub)
@@ -118,7 +117,7 @@ def test_a_killed_run_loses_nothing_that_it_wrote(stub: StubService, tmp_path: P
     def slow(sample: Sample) -> float:
         if samples(stub) > 128:
             reached.set()
-            released.wait(HANG_S)
+            released.wait(PATIENCE_S)
         return 1.0
 
     stub.score = slow
@@ -126,9 +125,9 @@ def test_a_killed_run_loses_nothing_that_it_wrote(stub: StubService, tmp_path: P
     child = subprocess.Popen(
         [*command, "--in-flight", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    assert reached.wait(HANG_S)
+    assert reached.wait(PATIENCE_S)
     os.kill(child.pid, signal.SIGKILL)
-    child.wait(HANG_S)
+    child.wait(PATIENCE_S)
     released.set()
     kept = len(read(out)) if out.exists() else 0
     assert kept <= 128
@@ -298,7 +297,7 @@ def test_a_mix_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_parquet_file_that_is_complete_is_not_scored_again(stub: StubService, tmp_path: Path) -> None:
     texts = [{"response": "2", "answer": "2"}, {"response": "gone", "answer": "2", "level": 3}]
     data, out = write(tmp_path / "data.jsonl", texts), tmp_path / "scored.parquet"
-    assert score(data, "--url", stub.url, "-o", out, "--timeout", "0.5").exit_code == 1
+    assert score(data, "--url", stub.url, "-o", out, "--timeout", "3").exit_code == 1
     stub.score = lambda _: 0.5
     asked = samples(stub)
     assert "all 2 rows were scored already" in score(data, "--url", stub.url, "-o", out).stderr

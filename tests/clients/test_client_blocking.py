@@ -24,8 +24,8 @@ from guerdon.types import (
     UpdateRequest,
     UpdateResponse,
 )
+from tests.waiting import PATIENCE_S
 
-HANG = 20.0
 SAMPLES = [Sample(id=f"s{i}", response=text) for i, text in enumerate(["4", "5", "boom", "4"])]
 
 
@@ -94,7 +94,7 @@ def test_an_interrupt_cancels_what_it_interrupts(stub: StubService) -> None:
         if not interrupted.is_set():
             interrupted.set()
             os.kill(os.getpid(), signal.SIGINT)
-            assert released.wait(HANG)
+            assert released.wait(PATIENCE_S)
         return 1.0
 
     stub.score = interrupting
@@ -122,7 +122,7 @@ def test_threads_share_a_blocking_client(stub: StubService) -> None:
     barrier = threading.Barrier(4)
 
     def score(number: int) -> list[float | None]:
-        barrier.wait(HANG)
+        barrier.wait(PATIENCE_S)
         return [result.value for result in client.score([Sample(response=str(number))])]
 
     with Client(stub.url) as client, ThreadPoolExecutor(4) as threads:
@@ -135,7 +135,9 @@ def test_a_blocking_client_that_nobody_closed_does_not_keep_the_process(stub: St
         f"client = Client({stub.url!r})\n"
         "print(client.score([Sample(response='4')])[0].value)\n"
     )
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG)
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == "1.0\n"
 

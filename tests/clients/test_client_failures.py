@@ -198,14 +198,14 @@ async def test_a_stream_that_makes_no_sense_ends_in_an_internal_error(
 
 async def test_a_failing_service_is_tried_again(stub: StubService) -> None:
     stub.fail_next(Failure(status=503), Failure(drop=True), Failure(body=b"garbage"))
-    async with AsyncClient(stub.url, retries=3, timeout_s=10.0) as client:
+    async with AsyncClient(stub.url, retries=3) as client:
         assert [result.value for result in await client.score(SAMPLES)] == [1.0] * 4
     assert len(stub.requests) == 4
 
 
 async def test_the_last_failure_is_raised(stub: StubService) -> None:
     stub.fail_next(Failure(status=503), Failure(status=500), Failure(status=200, body=b"x"))
-    async with AsyncClient(stub.url, retries=1, timeout_s=10.0) as client:
+    async with AsyncClient(stub.url, retries=1) as client:
         with pytest.raises(errors.InternalError, match="the test asked"):
             await client.score(SAMPLES)
     assert len(stub.requests) == 2
@@ -230,7 +230,7 @@ async def test_no_retries_means_one_attempt(stub: StubService) -> None:
 
 async def test_an_overloaded_service_says_how_long_to_wait(stub: StubService) -> None:
     stub.fail_next(Failure(status=429, retry_after_s=0.7))
-    async with AsyncClient(stub.url, timeout_s=20.0) as client:
+    async with AsyncClient(stub.url) as client:
         begun = time.monotonic()
         assert (await client.score(SAMPLES))[0].value == 1.0
         assert time.monotonic() - begun >= 0.7
@@ -238,19 +238,19 @@ async def test_an_overloaded_service_says_how_long_to_wait(stub: StubService) ->
 
 
 async def test_a_wait_past_the_deadline_is_not_begun(stub: StubService) -> None:
-    stub.fail_next(Failure(status=429, retry_after_s=30.0))
-    async with AsyncClient(stub.url, timeout_s=25.0) as client:
+    stub.fail_next(Failure(status=429, retry_after_s=300.0))
+    async with AsyncClient(stub.url, timeout_s=250.0) as client:
         begun = time.monotonic()
         with pytest.raises(errors.Overloaded) as caught:
             await client.score(SAMPLES)
-        assert time.monotonic() - begun < 20.0
-    assert caught.value.retry_after_s == 30.0
+        assert time.monotonic() - begun < 200.0
+    assert caught.value.retry_after_s == 300.0
     assert len(stub.requests) == 1
 
 
 async def test_retries_end_with_the_time(stub: StubService) -> None:
     stub.fail_next(*[Failure(status=503)] * 200)
-    async with AsyncClient(stub.url, timeout_s=0.5, retries=10_000) as client:
+    async with AsyncClient(stub.url, timeout_s=1.5, retries=10_000) as client:
         begun = time.monotonic()
         # The last attempt may itself be cut off by the deadline.
         with pytest.raises((errors.Unavailable, errors.Timeout)):
@@ -261,7 +261,7 @@ async def test_retries_end_with_the_time(stub: StubService) -> None:
 
 async def test_an_exception_knows_the_attempt_before(stub: StubService) -> None:
     stub.fail_next(Failure(status=503), Failure(delay_s=30.0))
-    async with AsyncClient(stub.url, timeout_s=1.0, retries=1) as client:
+    async with AsyncClient(stub.url, timeout_s=3.0, retries=1) as client:
         with pytest.raises(errors.Timeout) as caught:
             await client.score(SAMPLES)
     assert caught.value.__notes__ == ["the attempt before: Unavailable: the test asked for this failure"]
@@ -285,7 +285,7 @@ async def test_an_update_is_repeated_under_its_id() -> None:
 
 async def test_a_stream_begins_again_only_before_its_first_item(stub: StubService) -> None:
     stub.fail_next(Failure(status=503), Failure(drop_after_items=0))
-    async with AsyncClient(stub.url, timeout_s=10.0) as client:
+    async with AsyncClient(stub.url) as client:
         assert [index async for index, _ in client.score_stream(SAMPLES)] == [0, 1, 2, 3]
         assert len(stub.requests) == 3
         stub.fail_next(Failure(drop_after_items=2))

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import re
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from guerdon.client import AsyncClient
 from guerdon.queue import Consumer, Entry, Producer, Reply
 from guerdon.transports.queue import QueueTransport
 from guerdon.types import Result, Sample, Status
+from tests.waiting import until_async
 
 SAMPLES = [Sample(id=f"s{i}", response="4") for i in range(4)]
 RIGHT = Result(status=Status.OK, value=1.0)
@@ -99,7 +99,7 @@ async def test_a_batch_larger_than_the_queue_goes_in_as_room_appears(redis_url: 
 
 
 async def test_a_queue_without_workers_times_out_item_by_item(redis_url: str) -> None:
-    async with AsyncClient(redis_url, service="stub", timeout_s=0.3) as client:
+    async with AsyncClient(redis_url, service="stub", timeout_s=2.0) as client:
         results = await client.score(SAMPLES)
         assert {result.status for result in results} == {Status.TIMEOUT}
         with pytest.raises(errors.Timeout):
@@ -110,26 +110,23 @@ async def test_leaving_a_stream_early_withdraws_what_is_queued(redis_url: str) -
     async with Redis.from_url(redis_url) as redis, AsyncClient(redis_url, service="stub") as client:
         task = asyncio.create_task(client.score(SAMPLES))
         queue = "{stub}:q:1"
-        await eventually(lambda: redis.xlen(queue), 4)
+
+        async def queued() -> bool:
+            return await redis.xlen(queue) == len(SAMPLES)
+
+        await until_async(queued)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         flights = await redis.keys("{stub}:dd:*")
-        await eventually(lambda: cancelled(redis, flights), 4)
+        await until_async(lambda: withdrawn(redis, flights))
 
 
-async def cancelled(redis: Redis, flights: Sequence[bytes | str]) -> int:
-    """How many requests in flight are marked as cancelled, or gone."""
+async def withdrawn(redis: Redis, flights: Sequence[bytes | str]) -> bool:
+    """Whether every one of the requests in flight is marked as cancelled, or gone."""
     marks = [await redis.hget(flight, "cancelled") for flight in flights]  # pyright: ignore[reportGeneralTypeIssues]
     gone = [not await redis.exists(flight) for flight in flights]
-    return sum(bool(mark) or away for mark, away in zip(marks, gone, strict=True))
-
-
-async def eventually(measure: Callable[[], Awaitable[Any]], expected: int) -> None:
-    ends = time.monotonic() + 10
-    while (value := await measure()) != expected:
-        assert time.monotonic() < ends, f"{value} instead of {expected}"
-        await asyncio.sleep(0.01)
+    return all(bool(mark) or away for mark, away in zip(marks, gone, strict=True))
 
 
 async def test_a_key_finds_what_another_client_was_answered(redis_url: str) -> None:

@@ -11,6 +11,7 @@ import guerdon
 from guerdon import errors, types
 from guerdon.blocking import Client
 from guerdon.client import AsyncClient
+from tests.waiting import PATIENCE_S
 
 
 def test_everything_offered_is_there_and_sorted() -> None:
@@ -92,7 +93,9 @@ def test_the_command_needs_no_ml_stack() -> None:
 def _loaded_by(module: str, names: list[str]) -> str:
     """Which of the named modules importing `module` loads."""
     program = f"import sys, {module}; print([name for name in {names} if name in sys.modules])"
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout.strip()
 
@@ -101,7 +104,9 @@ def test_each_transport_is_imported_only_when_used() -> None:
     program = (
         "import sys, guerdon; print([name for name in ('grpc', 'httpx', 'redis') if name in sys.modules])"
     )
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (finished.returncode, finished.stdout) == (0, "[]\n"), finished.stderr
 
 

@@ -11,9 +11,8 @@ from guerdon import codec
 from guerdon.cli import app
 from guerdon.queue import Consumer, Entry, Producer, Reply, dead_letters, purge, redrive, stats
 from guerdon.types import Sample, ScoreRequest, Status
+from tests.waiting import PATIENCE_S
 
-#: Seconds after which something that should happen counts as never happening.
-PATIENCE_S = 60.0
 BODY = codec.encode(ScoreRequest(samples=[Sample(response="poison", references=["3/4"])]))
 
 

@@ -19,6 +19,7 @@ from redis import Redis
 from guerdon.queue import Consumer, Entry, Producer, Reply
 from guerdon.queue import consumer as consumer_module
 from guerdon.types import Status
+from tests.waiting import PATIENCE_S
 
 REQUESTS = st.sampled_from([f"r{i}" for i in range(20)])
 WORKERS = st.integers(0, 1)
@@ -27,7 +28,6 @@ MAX_DELIVERIES = 4
 SHARED_DELIVERIES = 2
 #: Seconds: never ends by itself here, crashes age what they leave.
 LEASE_S = 600.0
-PATIENCE_S = 20.0
 
 
 @dataclass

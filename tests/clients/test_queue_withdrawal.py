@@ -6,9 +6,8 @@ from guerdon import codec
 from guerdon.client import AsyncClient
 from guerdon.queue import Consumer, Entry, Producer, Reply, withdraw
 from guerdon.types import Sample, ScoreRequest, Status
+from tests.waiting import PATIENCE_S
 
-#: Seconds after which something that should happen counts as never happening.
-PATIENCE_S = 60.0
 BODY = codec.encode(ScoreRequest(samples=[Sample(response="1", references=["1"])]))
 
 

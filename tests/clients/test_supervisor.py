@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,6 +11,7 @@ import pytest
 
 from guerdon.errors import Timeout, Unavailable
 from guerdon.supervisor import ProcessSpec, Supervisor, free_ports
+from tests.waiting import PATIENCE_S, gone, until
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"
@@ -20,25 +19,14 @@ STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEE
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 
 
-def until(ready: Callable[[], bool], patience_s: float = 20.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not ready():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
-
-
 def python(name: str, folder: Path, *arguments: str, **settings: str) -> ProcessSpec:
     return ProcessSpec(name, [sys.executable, "-c", *arguments], settings, folder / f"{name}.log")
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_starts_and_stops(tmp_path: Path) -> None:
     specs = [python("a", tmp_path, SLEEPER), python("b", tmp_path, SLEEPER)]
     with Supervisor(specs) as supervisor:
-        supervisor.wait_ready(20)
+        supervisor.wait_ready(PATIENCE_S)
         pids = supervisor.pids
         assert sorted(pids) == ["a", "b"]
         until(lambda: (tmp_path / "a.log").read_text() == "up\n")
@@ -132,7 +120,7 @@ def test_ready_when_http_answers_200(tmp_path: Path) -> None:
         ready_url=f"http://127.0.0.1:{port}/readyz",
     )
     with Supervisor([spec]) as supervisor:
-        supervisor.wait_ready(20)
+        supervisor.wait_ready(PATIENCE_S)
 
 
 def test_wait_ready_shows_the_log_of_a_process_that_cannot_start(tmp_path: Path) -> None:
@@ -147,7 +135,7 @@ def test_wait_ready_shows_the_log_of_a_process_that_cannot_start(tmp_path: Path)
         Supervisor([spec]) as supervisor,
         pytest.raises(Unavailable, match=r"(?s)broken died 3 times.*no such model"),
     ):
-        supervisor.wait_ready(30)
+        supervisor.wait_ready(PATIENCE_S)
 
 
 def test_wait_ready_gives_up(tmp_path: Path) -> None:
@@ -165,4 +153,4 @@ def test_wait_ready_gives_up(tmp_path: Path) -> None:
 def test_a_missing_program_is_told_in_the_log(tmp_path: Path) -> None:
     spec = ProcessSpec("a", ["/no/such/program"], {}, tmp_path / "a.log", ready_url="http://127.0.0.1:1/")
     with Supervisor([spec]) as supervisor, pytest.raises(Unavailable, match="No such file"):
-        supervisor.wait_ready(30)
+        supervisor.wait_ready(PATIENCE_S)

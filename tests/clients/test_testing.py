@@ -20,6 +20,7 @@ from guerdon.types import (
     UpdateRequest,
     UpdateResponse,
 )
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def post(url: str, body: bytes, **headers: str) -> tuple[int, str, bytes]:
     """Status, content type and body, without any client of ours."""
     request = urllib.request.Request(url, body, headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -42,7 +43,7 @@ def post(url: str, body: bytes, **headers: str) -> tuple[int, str, bytes]:
 def get(url: str) -> int:
     """The status that a GET is answered with."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         with error:
@@ -153,4 +154,4 @@ def test_the_url_is_known_only_while_the_service_runs() -> None:
     with service:
         url = service.url
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"{url}/healthz", timeout=10)
+        urllib.request.urlopen(f"{url}/healthz", timeout=PATIENCE_S)

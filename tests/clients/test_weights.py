@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from guerdon import weights
+from tests.waiting import until
 
 
 def text(content: str) -> Callable[[Path], None]:
@@ -154,8 +154,8 @@ def test_a_reader_never_sees_two_versions_mixed(tmp_path: Path) -> None:
         assert reader.stdout.readline() == "reading\n"  # from the first version on
         for version in range(101):
             weights.publish(tmp_path, version, write)
-        deadline = time.monotonic() + 60
-        while reader.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        reader.kill()
+        try:
+            until(lambda: reader.poll() is not None)
+        finally:
+            reader.kill()
     assert reader.returncode == 0

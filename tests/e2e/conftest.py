@@ -49,7 +49,7 @@ class Replicas:
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """The process that forks services."""
-    made = Nursery(Path(__file__).parent / "nursery.py")
+    made = Nursery("tests.e2e.nursery")
     yield made
     made.close()
 

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from guerdon.supervisor import Supervisor
 from guerdon_trainer.config import RunConfig, load_recipe
 from guerdon_trainer.launch import ensure_policy
 from guerdon_trainer.run_folder import RunFolder, read_lines
+from tests.waiting import until
 
 #: Seconds after which something that should happen counts as never happening.
 PATIENCE_S = 900
@@ -116,10 +116,11 @@ class Trainer:
 
     def kill_after(self, rows: int) -> None:
         """SIGKILL once so many steps are written down, or the process has ended by itself."""
-        ends = time.monotonic() + PATIENCE_S
-        while self._process.poll() is None and self._written() < rows:
-            assert time.monotonic() < ends, self.output
-            time.sleep(0.02)
+        until(
+            lambda: self._process.poll() is not None or self._written() >= rows,
+            said=lambda: self.output,
+            patience_s=PATIENCE_S,
+        )
         self._process.kill()
         self._process.wait(PATIENCE_S)
         self._output.close()

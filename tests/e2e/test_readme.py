@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from guerdon.supervisor import free_ports
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,10 +31,7 @@ def guerdon_up(folder: Path) -> Iterator[list[str]]:
     with output.open("w") as stdout:
         process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.STDOUT, env=None)
     try:
-        deadline = time.monotonic() + 120
-        while "grpc://" not in output.read_text() and time.monotonic() < deadline:
-            assert process.poll() is None, output.read_text()
-            time.sleep(0.1)
+        until(lambda: "grpc://" in output.read_text() or process.poll() is not None, said=output.read_text)
         text = output.read_text()
         redis = re.search(r"redis://\S+", text)
         assert redis, text
@@ -42,23 +39,23 @@ def guerdon_up(folder: Path) -> Iterator[list[str]]:
         yield [f"http://{math['http']}", f"grpc://{math['grpc']}", redis[0]]
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, output.read_text()
+        assert process.wait(PATIENCE_S) == 0, output.read_text()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_math_answer_scores_the_same_through_all_three_doors(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     assert "guerdon up examples/services.yaml" in readme
     assert "examples/score_math.py" in readme
     with guerdon_up(tmp_path) as urls:
         script = [sys.executable, str(ROOT / "examples/score_math.py"), *urls]
-        answer = subprocess.run(script, capture_output=True, text=True, timeout=120)
+        answer = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE_S)
         shell = [sys.executable, "-m", "guerdon", "score", "--url", urls[0]]
         wrong = subprocess.run(
             [*shell, "--response", r"\boxed{2/4}", "--reference", "0.75"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
     assert answer.returncode == 0, answer.stderr
     lines = answer.stdout.splitlines()

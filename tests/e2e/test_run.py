@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from guerdon_trainer.config import load_recipe
 from guerdon_trainer.launch import run_with_services
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.run_folder import open_folder, read_lines
+from tests.waiting import PATIENCE_S, until
 
 SERVICES = ("rollout", "math", "rules", "process_reward", "code", "reference_reward")
 
@@ -56,15 +56,18 @@ class KillingView(LiveView):
 
 def _pid(service: str) -> int:
     """The process of a service; waits where it has just ended and is not there again."""
-    ends = time.monotonic() + 120
-    while True:
+    found: list[int] = []
+
+    def serves() -> bool:
         for child in psutil.Process().children():
             with suppress(psutil.NoSuchProcess):  # it ended between two looks, or is a zombie
                 words = child.cmdline()
                 if "serve" in words and service in words:
-                    return child.pid
-        assert time.monotonic() < ends, f"no process serves {service}"
-        time.sleep(0.05)
+                    found.append(child.pid)
+        return bool(found)
+
+    until(serves, said=lambda: f"and no process serves {service}")
+    return found[0]
 
 
 @pytest.mark.slow
@@ -121,7 +124,7 @@ def test_a_dry_run_starts_every_service_and_leaves_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize("command", ["run", "train"])
 def test_a_wrong_key_is_one_sentence_with_the_probable_one(tmp_path: Path, command: str) -> None:
     words = [sys.executable, "-m", "guerdon", command, "quickstart", "rolout.group_size=4"]
-    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert said.stderr == "error: unknown key 'rolout': did you mean 'rollout'?\n"
     assert (said.returncode, said.stdout) == (2, "")
     assert list(tmp_path.iterdir()) == []

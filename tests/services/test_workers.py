@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from guerdon_services.workers import CallFailed, NoWorker, WorkerCrashed, WorkerPool, WorkerTimeout
+from tests.waiting import PATIENCE_S, gone, until
 
 MODULE = """
 import os, subprocess, sys, time
@@ -23,14 +23,14 @@ from guerdon_services.workers import serve
 def prepare():
     def handle(request):
         do = request["do"]
+        if "begun" in request:
+            open(request["begun"], "x").close()
         if do == "echo":
             return {"value": request["value"], "pid": os.getpid()}
         if do == "hang":
             while True:
                 pass
         if do == "sleep":
-            if "begun" in request:
-                open(request["begun"], "x").close()
             time.sleep(request["s"])
         if do == "family":
             child = subprocess.Popen(["sleep", "600"])
@@ -75,15 +75,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         pool.close()
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.01)
-
-
 def test_a_hang_costs_its_own_call_and_its_worker_is_replaced(make: Make) -> None:
-    pool = make(2, time_limit_s=1.0)
+    pool = make(2, time_limit_s=2.0)
     first = set(pool.pids())
     with ThreadPoolExecutor(2) as threads:
         hung = threads.submit(pool.run, {"do": "hang"})
@@ -92,8 +85,8 @@ def test_a_hang_costs_its_own_call_and_its_worker_is_replaced(make: Make) -> Non
             hung.result()
     assert pool.run({"do": "echo", "value": 1})["value"] == 1
     until(lambda: len(pool.pids()) == 2 and len(set(pool.pids()) & first) == 1)
-    gone = first - set(pool.pids())
-    assert not any(psutil.pid_exists(pid) for pid in gone)
+    [replaced] = first - set(pool.pids())
+    until(lambda: not psutil.pid_exists(replaced))
 
 
 def test_death_is_a_crash_and_an_idle_death_costs_nothing(make: Make) -> None:
@@ -101,10 +94,9 @@ def test_death_is_a_crash_and_an_idle_death_costs_nothing(make: Make) -> None:
     with pytest.raises(WorkerCrashed):
         pool.run({"do": "die"})
     assert pool.run({"do": "echo", "value": 1})["value"] == 1
-    os.kill(pool.pids()[0], signal.SIGKILL)
-    until(
-        lambda: not psutil.pid_exists(pool.pids()[0]) or psutil.Process(pool.pids()[0]).status() == "zombie"
-    )
+    [idle] = pool.pids()
+    os.kill(idle, signal.SIGKILL)
+    until(lambda: gone(idle))
     assert pool.run({"do": "echo", "value": 2})["value"] == 2
     assert pool.replaced == 2
 
@@ -140,7 +132,7 @@ def test_the_whole_family_of_a_worker_goes_with_it(make: Make) -> None:
     child = psutil.Process(pool.run({"do": "family"})["child"])
     with pytest.raises(WorkerTimeout):
         pool.run({"do": "hang"})
-    until(lambda: not child.is_running() or child.status() == "zombie")
+    until(lambda: gone(child))
 
 
 def test_a_worker_is_recycled_after_its_number_of_calls(make: Make) -> None:
@@ -151,10 +143,10 @@ def test_a_worker_is_recycled_after_its_number_of_calls(make: Make) -> None:
 
 
 def test_the_time_limit_does_not_count_the_wait_for_a_worker(make: Make) -> None:
-    pool = make(time_limit_s=2.0)
-    with ThreadPoolExecutor(4) as threads:
-        calls = [threads.submit(pool.run, {"do": "sleep", "s": 0.8}) for _ in range(4)]
-        assert [call.result() for call in calls] == [{}] * 4
+    pool = make(time_limit_s=3.0)
+    with ThreadPoolExecutor(5) as threads:
+        calls = [threads.submit(pool.run, {"do": "sleep", "s": 0.8}) for _ in range(5)]
+        assert [call.result() for call in calls] == [{}] * 5
 
 
 def test_a_worker_inherits_no_secrets(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,24 +155,25 @@ def test_a_worker_inherits_no_secrets(make: Make, monkeypatch: pytest.MonkeyPatc
     assert "hush" not in make().run({"do": "environment"}).values()
 
 
-def test_close_wakes_callers_and_leaves_no_process(make: Make) -> None:
-    pool = make(2)
+def test_close_wakes_callers_and_leaves_no_process(make: Make, tmp_path: Path) -> None:
+    pool = make(2, time_limit_s=PATIENCE_S)
     pids = pool.pids()
     failures: list[BaseException] = []
+    begun = [tmp_path / f"begun {number}" for number in range(3)]
 
-    def call() -> None:
+    def call(file: Path) -> None:
         try:
-            pool.run({"do": "hang"})
+            pool.run({"do": "hang", "begun": str(file)})
         except (WorkerCrashed, NoWorker) as failure:
             failures.append(failure)
 
-    threads = [threading.Thread(target=call) for _ in range(3)]
+    threads = [threading.Thread(target=call, args=(file,)) for file in begun]
     for thread in threads:
         thread.start()
-    until(lambda: sum(psutil.Process(pid).cpu_percent(0.05) > 5 for pid in pids) == 2)
+    until(lambda: sum(file.exists() for file in begun) == 2)
     pool.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert len(failures) == 3
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
     with pytest.raises(NoWorker):
@@ -224,28 +217,28 @@ def test_a_pool_that_cannot_open_leaves_no_process(make: Make, monkeypatch: pyte
 
 
 PARENT = """
-import threading, time
+import sys, threading
 from guerdon_services.workers import WorkerPool
 pool = WorkerPool("antics", 2, time_limit_s=1.0, memory_mb=512, recycle_after=9)
 pool.open()
 print(*pool.pids(), flush=True)
-threading.Thread(target=pool.run, args=({"do": "hang"},), daemon=True).start()
+threading.Thread(target=pool.run, args=({"do": "hang", "begun": sys.argv[1]},), daemon=True).start()
 input()
 """
 
 
 @pytest.mark.usefixtures("make")
-def test_workers_end_with_a_parent_that_was_killed() -> None:
+def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     """The pipe ends an idle worker, the kernel's timer a busy one."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as parent:
+    begun = tmp_path / "begun"
+    words = [sys.executable, "-c", PARENT, str(begun)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
         assert len(workers) == 2
-        until(lambda: any(worker.cpu_percent(0.05) > 5 for worker in workers))
+        until(begun.exists)
         parent.kill()
-    until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
+    until(lambda: all(gone(worker) for worker in workers))
 
 
 def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,13 +54,13 @@ RECIPE: dict[str, Any] = {
     "eval_data": {"source": "arithmetic", "size": 16, "settings": {"split": "held_out"}},
     "rollout": {"prompts_per_step": 4, "group_size": 4, "max_new_tokens": 5},
     "rewards": [{"service": "math"}, {"service": "process_reward", "role": "process"}],
-    "process_reward": {"order": "before", "time_limit_s": 5},
+    "process_reward": {"order": "before", "time_limit_s": 60},
     "advantage": {"name": "prime"},
     "loss": {"name": "gspo_token"},
     "optimizer": {"lr": 0.01, "warmup_steps": 2},
     "filter": {"kind": "accuracy", "lower": 0.01, "upper": 0.99},
     "training": {"steps": 6, "checkpoint_every": 2},
-    "failures": {"pause_s": 0.0, "timeout_s": 5, "window": 16},
+    "failures": {"pause_s": 0.0, "timeout_s": 60, "window": 16},
 }
 
 

@@ -20,10 +20,11 @@ from guerdon_trainer.objective import advantages_of
 from guerdon_trainer.questions import Question
 from guerdon_trainer.rollouts import Rollouts
 from guerdon_trainer.service_stats import FailureBudget, FailureBudgetExceeded, ServiceStats
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., RunConfig]
 #: The batch is given up this long after it was submitted; the verifier, which waits for it, answers at once.
-TIMEOUT_S = 60
+TIMEOUT_S = 15
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_verifier_that_is_killed_amid_a_batch_leaves_no_zero(
     ask = Ask(0, Question(id="q", prompt="1+2=", references=["3"]), Sampling(n=4, seed=0), 0)
     with Rollouts(clients, config, stats, key="run") as rollouts:
         [group] = rollouts.all_groups([ask])
-    assert verifier.wait(TIMEOUT_S) == -signal.SIGKILL
+    assert verifier.wait(PATIENCE_S) == -signal.SIGKILL
 
     assert [response.reward for response in group.responses] == [1.0, 0.0, None, None]
     assert [response.results["math"].status for response in group.responses[2:]] == [Status.TIMEOUT] * 2

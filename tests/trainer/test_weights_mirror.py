@@ -3,7 +3,6 @@
 import io
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from guerdon_trainer.launch import ensure_policy
 from guerdon_trainer.live import LiveView
 from guerdon_trainer.run_folder import open_folder, read_lines
 from guerdon_trainer.train import Run, train
+from tests.waiting import until
 
 Make = Callable[..., RunConfig]
 #: Every group is trained on, so that a run of few steps has all of them.
@@ -65,15 +65,6 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that must come, for at most a minute."""
-    for _ in range(6000):
-        if happened():
-            return
-        time.sleep(0.01)
-    pytest.fail("it did not happen within a minute")
-
-
 def _one_file(folder: Path) -> None:
     (folder / "config.json").write_text("{}")
 
@@ -110,11 +101,17 @@ def test_a_store_that_is_away_for_some_versions_stops_nothing(
     monkeypatch.setattr(mirrors, "_FIRST_PAUSE_S", 0.01)
     store = tmp_path / "store"
 
+    def taken_away(store: Path) -> bool:
+        try:
+            shutil.rmtree(store, ignore_errors=True)
+            store.write_text("")
+        except IsADirectoryError:  # a version was on its way
+            return False
+        return True
+
     def after(step: int) -> None:
         if step == 1:  # from now on a file lies where the folder should be
-            pulled(url, tmp_path / "there")
-            shutil.rmtree(store)
-            store.write_text("")
+            until(lambda: taken_away(store))
         elif step == 4:
             store.unlink()
 

@@ -27,6 +27,7 @@ from guerdon_trainer.model import Policy, load_policy
 from guerdon_trainer.run_folder import open_folder, read_lines
 from guerdon_trainer.train import Run, train
 from guerdon_trainer.weights_push import Push, Replicas, Tensors, open_push
+from tests.waiting import PATIENCE_S
 
 CPU = torch.device("cpu")
 STATE = {"a.weight": torch.arange(6.0).view(2, 3), "b.weight": torch.ones(2, dtype=torch.bfloat16)}
@@ -130,6 +131,10 @@ class Sending:
         self.senders.append(Sender(replicas, tensors))
         return self.senders[-1]
 
+    def limit(self, limit_s: float) -> None:
+        """From now on nothing may take longer: what answers at all does so before, on the slowest machine."""
+        self._push._limit_s = limit_s
+
     def __call__(self, version: int) -> bool:
         return self._push.send(version, STATE, self.said.append)
 
@@ -203,8 +208,9 @@ def test_nobody_at_an_address_is_no_traceback(stubs: list[Stub]) -> None:
 
 
 def test_a_transport_that_hangs_is_left_alone_until_it_ends(stubs: list[Stub]) -> None:
-    send = Sending(stubs, time_limit_s=0.5)
+    send = Sending(stubs)
     assert send(1)
+    send.limit(0.5)
     gone = threading.Event()
     send.senders[0].during = gone.wait
     assert not send(2)
@@ -217,17 +223,20 @@ def test_a_transport_that_hangs_is_left_alone_until_it_ends(stubs: list[Stub]) -
     gone.set()
     thread = send._push._hung
     assert thread is not None
-    thread.join(60)
+    thread.join(PATIENCE_S)
+    send.limit(PATIENCE_S)
     assert send(4)
     assert not send.senders[0].ended, "what hangs is not shut down, which may hang as well"
 
 
 def test_a_sender_that_hangs_when_it_is_ended_stops_nothing(stubs: list[Stub]) -> None:
-    send = Sending(stubs, time_limit_s=0.5)
+    send = Sending(stubs)
     assert send(1)
     gone = threading.Event()
+    # The transfer has begun by then; the end of its sender has not.
+    send.senders[0].during = lambda: send.limit(0.5)
     send.senders[0].ending = gone.wait
-    stubs[0].refuses = {"/update_weights"}
+    stubs[0].refuses = {"/finish_weight_update"}
     assert not send(2)
     stubs[0].refuses = set()
     assert not send(3)
@@ -235,7 +244,8 @@ def test_a_sender_that_hangs_when_it_is_ended_stops_nothing(stubs: list[Stub]) -
     gone.set()
     thread = send._push._hung
     assert thread is not None
-    thread.join(60)
+    thread.join(PATIENCE_S)
+    send.limit(PATIENCE_S)
     assert send(4)
 
 

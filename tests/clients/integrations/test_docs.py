@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from guerdon.rewards import parts_from_yaml
 from guerdon.testing import StubService
 from guerdon.types import ScoreRequest
 from guerdon_services.compat import nemo_gym, openrlhf, roll, slime
+from tests.waiting import until
 
 REPOSITORY = Path(__file__).parents[3]
 DOCS = REPOSITORY / "docs" / "integrations"
@@ -124,11 +124,7 @@ def test_every_trainers_question_is_answered_by_a_math_service(tmp_path: Path) -
     child = served_math(tmp_path)
     try:
         ready = tmp_path / "ready.json"
-        until = time.monotonic() + HANG_S
-        while not ready.exists():
-            assert child.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until(lambda: ready.exists() or child.poll() is not None, patience_s=HANG_S)
         lines = run(
             EXAMPLES / "every_trainer.py", json.loads(ready.read_text())["http"], cwd=tmp_path
         ).splitlines()

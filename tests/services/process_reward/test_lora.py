@@ -1,5 +1,6 @@
 """LoRA: one base in memory, adapters that alone learn, versions that any loader reads, exact restarts."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from guerdon_services.process_reward.service import ProcessRewardScorer
 from guerdon_services.process_reward.settings import ProcessRewardOptions
 from guerdon_services.runtime.scorer import NotReady, ScoreJob
 from guerdon_services.scoring import ScoredSequence, token_logprobs
+from tests.waiting import PATIENCE_S
 
 Start = Callable[..., ProcessRewardScorer]
 
@@ -152,7 +154,10 @@ def test_a_kill_in_an_update_leaves_a_version_from_which_it_is_made_again(
     requests = tmp_path / "requests.jsonl"
     requests.write_text("\n".join(asked(name).model_dump_json() for name in ("first", "second")))
     learner = subprocess.run(
-        [sys.executable, "-c", _LEARNER, settings.model_dump_json(), str(requests)], timeout=600
+        [sys.executable, "-c", _LEARNER, settings.model_dump_json(), str(requests)],
+        # Bits are compared: with as many threads as here.
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=PATIENCE_S,
     )
     assert learner.returncode == -signal.SIGKILL
     scorer = start(**LORA, weights_dir=settings.weights_dir)

@@ -25,10 +25,9 @@ from guerdon_services.process_reward.service import ProcessRewardScorer
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ReplicaSettings
 from guerdon_services.runtime.scorer import NotReady, ScoreJob
 from guerdon_services.scoring import ScoredSequence, token_logprobs
+from tests.waiting import PATIENCE_S, until
 
 BETA = 0.5
-#: Seconds after which something hangs, however slow the machine is.
-HANGS_S = 300.0
 SAMPLES = [
     Sample(prompt_token_ids=[5, 6, 7], response_token_ids=[10 + number, 20, 30 + number][: 1 + number % 3])
     for number in range(12)
@@ -80,13 +79,13 @@ class Service:
             if not self._ready.exists():
                 return False
             self.url = json.loads(self._ready.read_text())["http"]
-            return httpx.get(f"{self.url}/readyz", trust_env=False, timeout=HANGS_S).status_code == 200
+            return httpx.get(f"{self.url}/readyz", trust_env=False, timeout=PATIENCE_S).status_code == 200
 
-        self._until(ready)
+        until(ready, said=self.log.read_text)
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-        self._until(lambda: not self._alive())
+        until(lambda: not self._alive())
 
     def _alive(self) -> bool:
         try:
@@ -94,12 +93,6 @@ class Service:
         except ProcessLookupError:
             return False
         return True
-
-    def _until(self, condition: Callable[[], bool]) -> None:
-        ends = time.monotonic() + HANGS_S
-        while not condition():
-            assert time.monotonic() < ends, self.log.read_text()
-            time.sleep(0.05)
 
 
 class Cluster:
@@ -120,7 +113,7 @@ class Cluster:
             "keep_last=1000",
         )
         # Requests wait for the versions that they ask for, however slow the machine is.
-        shared = (*shared, f"version_wait_s={HANGS_S}")
+        shared = (*shared, f"version_wait_s={PATIENCE_S}")
         replica = "process_reward_replica"
         self.near = Service(
             self.starter, folder, f"{replica}-near", *shared, f"weights_dir={self.weights_dir}"
@@ -182,14 +175,15 @@ class Load(threading.Thread):
 
     def wait_for(self, version: int) -> None:
         """Until it has an answer by `version`, or a newer one."""
-        ends = time.monotonic() + HANGS_S
-        while not self.answers or (self.answers[-1][0][1].model_version or 0) < version:
-            assert time.monotonic() < ends, self.failures
-            time.sleep(0.01)
+
+        def answered() -> bool:
+            return bool(self.answers) and (self.answers[-1][0][1].model_version or 0) >= version
+
+        until(answered, said=lambda: self.failures)
 
     def stop(self) -> None:
         self.stopping.set()
-        self.join(HANGS_S)
+        self.join(PATIENCE_S)
         assert not self.is_alive()
 
     def assert_one_version_each(self) -> list[int]:
@@ -220,13 +214,13 @@ def test_two_replicas_follow_a_learner_through_50_updates(cluster: Cluster) -> N
         for number in range(first, first + 50):
             assert learner.update(update(number)).version_after == number + 1
             if number % 10 == 0:  # a request for the newest weights waits for them
-                [asked] = near.score(SAMPLES[:1], min_version=number + 1, timeout_s=HANGS_S)
+                [asked] = near.score(SAMPLES[:1], min_version=number + 1, timeout_s=PATIENCE_S)
                 assert (asked.status, asked.model_version) == (Status.OK, number + 1)
                 for load in loads:
                     load.wait_for(number + 1)
     for replica in (cluster.near, cluster.far):
         with Client(replica.url) as client:
-            assert client.wait_for_version(first + 50, timeout_s=HANGS_S).current == first + 50
+            assert client.wait_for_version(first + 50, timeout_s=PATIENCE_S).current == first + 50
     for load in loads:
         load.stop()
     seen: set[int] = set()
@@ -267,7 +261,7 @@ def test_kills_leave_old_or_new_weights_and_never_between(cluster: Cluster) -> N
             assert client.update(update(number)).version_after == number + 1
     for replica in (cluster.near, cluster.far):
         with Client(replica.url) as client:
-            assert client.wait_for_version(done + 5, timeout_s=HANGS_S).current == done + 5
+            assert client.wait_for_version(done + 5, timeout_s=PATIENCE_S).current == done + 5
             assert {one.model_version for one in client.score(SAMPLES)} == {done + 5}
     for load in loads:
         load.stop()

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from guerdon_services.models import FollowedModel
 from guerdon_services.process_reward.service import ProcessRewardScorer
 from guerdon_services.process_reward.settings import ProcessRewardOptions, ProcessRewardSettings
 from guerdon_services.runtime.scorer import NotReady, ScoreJob
+from tests.waiting import until
 
 Start = Callable[..., ProcessRewardScorer]
 
@@ -28,13 +28,6 @@ def request(name: str, **given: Any) -> UpdateRequest:
         Sample(prompt="1+1=", response="3", outcome=0.0),
     ]
     return UpdateRequest(request_id=name, samples=samples, order="before", **given)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def test_weights_that_cannot_be_read_back_do_not_answer(

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from guerdon.testing import Failure, StubService
 from guerdon.types import GenerateResult, GenerateSample, Sample, Sampling, ScoreRequest, Status, failed
 from guerdon_trainer.evaluation import cli
+from tests.waiting import PATIENCE_S, until
 
 Say = Callable[..., GenerateResult]
 
@@ -312,11 +313,11 @@ def test_a_line_that_is_no_answer_is_named(recipe: Path, policy: StubService, ve
 
 
 def _wait_for_lines(log: Path, process: "subprocess.Popen[str]", count: int) -> None:
-    ends = time.monotonic() + 240
-    while not log.exists() or log.read_bytes().count(b"\n") < count:
+    def written() -> bool:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < ends
-        time.sleep(0.02)
+        return log.exists() and log.read_bytes().count(b"\n") >= count
+
+    until(written)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 130)])
@@ -348,7 +349,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         _wait_for_lines(folder / "responses.jsonl", process, 12)
         os.kill(process.pid, number)
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == status, said
     # As if the process had died while it wrote a line.
     with (folder / "responses.jsonl").open("a") as log:
@@ -356,7 +357,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(
     released = True
     judged = len(verifier.requests)
     assert judged == 12
-    again = subprocess.run(words, capture_output=True, text=True, timeout=240)
+    again = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert again.returncode == 0, again.stderr
     assert len(verifier.requests) == 24
     assert len(_lines(recipe)) == 24

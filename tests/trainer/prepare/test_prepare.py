@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from guerdon_trainer.prepare import FolderPolicy, PolicyConfig, SmolLM2Policy, TinyPolicy, prepare_policy
+from tests.waiting import PATIENCE_S
 
 QUICK = TinyPolicy(warmup_steps=2, warmup_batch=4)
 
@@ -32,7 +33,7 @@ def test_reading_a_policy_imports_no_torch() -> None:
     code = (
         "import sys, guerdon_trainer.prepare; assert not {'torch', 'transformers', 'gguf'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
 def test_prepared_folder_is_left_alone_until_its_config_changes(tmp_path: Path) -> None:
