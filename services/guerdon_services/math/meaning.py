@@ -9,6 +9,7 @@ from guerdon_services.math.comparison.reasons import why_not
 from guerdon_services.math.decision import Decision, UnreadableReference
 from guerdon_services.math.notation.expression import READINGS, Reading
 from guerdon_services.math.notation.lexer import Token, Unreadable, lex
+from guerdon_services.math.notation.variants import as_one_number, with_decimal_point
 from guerdon_services.math.reading.reader import Reader, unwrapped
 from guerdon_services.math.reading.shapes import Quantity, Shape, canonical, literal
 from guerdon_services.math.reading.units import split_unit
@@ -96,16 +97,21 @@ class _Pair:
         return self._shapes[key]
 
     def _other_numbers(self) -> list[tuple[list[Token], list[Token]]]:
-        """Commas read otherwise: 1000,99 beside a decimal, 100,200 beside a list."""
+        """Read otherwise: 1000,99 beside a decimal, 100,200 beside a list, C(10, 3), a unit in letters."""
         pairs: list[tuple[list[Token], list[Token]]] = []
         if self._is_decimal(self._gold) and "," in self._answer:
-            pairs.append((tokens_of(self._answer, decimal_comma=True), self._gold))
+            pairs.append((tokens_of(with_decimal_point(self._answer), decimal_comma=True), self._gold))
         if self._is_decimal(self._given) and "," in self._reference:
-            pairs.append((self._given, tokens_of(self._reference, decimal_comma=True)))
+            pairs.append((self._given, tokens_of(with_decimal_point(self._reference), decimal_comma=True)))
         if any(token.grouped for token in self._gold) and "," in self._answer:
             pairs.append((self._given, tokens_of(self._reference, thousands=False)))
         if any(token.grouped for token in self._given) and "," in self._reference:
             pairs.append((tokens_of(self._answer, thousands=False), self._gold))
+        answer, reference = as_one_number(self._answer), as_one_number(self._reference)
+        if answer:
+            pairs.append((tokens_of(answer), self._gold))
+        if reference:
+            pairs.append((self._given, tokens_of(reference)))
         unit, wanted_unit = _units_of(self._given), _units_of(self._gold)
         if wanted_unit and not unit:
             pairs.append((_without_unit(self._given, wanted_unit), self._gold))
@@ -125,7 +131,7 @@ def _units_of(tokens: list[Token]) -> str:
 
 
 def _unit_key(tokens: list[Token]) -> str:
-    return re.sub(r"\\text|\\frac|[\s{}^/]", "", canonical(tokens))
+    return re.sub(r"\\text|\\frac|[\s{}^/-]", "", canonical(tokens))
 
 
 def _without_unit(tokens: list[Token], unit: str) -> list[Token]:

@@ -5,8 +5,17 @@ from guerdon_services.math.comparison.equations import known_equal
 from guerdon_services.math.comparison.quantities import same_quantity
 from guerdon_services.math.decision import UnreadableReference
 from guerdon_services.math.notation.tree import ZERO, Mul, Node, quotient
-from guerdon_services.math.reading.named import EMPTY
-from guerdon_services.math.reading.shapes import Based, Clock, Quantity, Ratio, Shape, Words, quantity
+from guerdon_services.math.reading.named import EMPTY, MISSING
+from guerdon_services.math.reading.shapes import (
+    Based,
+    Clock,
+    Quantity,
+    Ratio,
+    Shape,
+    Words,
+    literal,
+    quantity,
+)
 
 #: Seconds of half a day.
 _NOON = 12 * 3600
@@ -31,6 +40,10 @@ def same_single(values: Values, answer: Shape, gold: Shape) -> bool:
             return int(answer.digits, answer.base) == int(gold.digits, gold.base)
         case (Clock(), Clock()):
             return _same_time(answer, gold)
+        case (Clock(), Quantity()) if hour := _hour(gold):
+            return _same_time(answer, hour)
+        case (Quantity(), Clock()) if hour := _hour(answer):
+            return _same_time(hour, gold)
         case (Ratio() | Clock() | Quantity(), Ratio() | Clock() | Quantity()):
             return _same_ratio(values, answer, gold)
         case _:
@@ -58,7 +71,10 @@ def same_words(answer: Words, gold: Words) -> bool:
 
 
 def _plain(text: str) -> str:
+    text = " ".join(text.replace("-", " ").split())
     text = text.removeprefix("the ").removeprefix("a ").removeprefix("an ")
+    if text in MISSING:
+        return "does not exist"
     return "empty set" if text in EMPTY else text
 
 
@@ -69,6 +85,16 @@ def _same_time(answer: Clock, gold: Clock) -> bool:
     unsaid = gold if answer.half else answer
     told = bool(answer.half) == bool(gold.half) or unsaid.seconds > _NOON
     return not told and answer.seconds % _NOON == gold.seconds % _NOON
+
+
+def _hour(shape: Quantity) -> Clock | None:
+    """`10 am` as a time of day."""
+    half = shape.unit.replace(".", "").strip().lower()
+    value = literal(shape.node)
+    if half not in ("am", "pm") or value is None or value.value not in range(1, 13):
+        return None
+    hours = int(value.value) % 12 + (12 if half == "pm" else 0)
+    return Clock(3600 * hours, (shape.node,), half)
 
 
 def _parts(shape: Ratio | Clock | Quantity) -> tuple[Node, ...] | None:

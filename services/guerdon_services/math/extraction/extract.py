@@ -130,8 +130,9 @@ def _boxes(text: str) -> tuple[list[_Box], int]:
 
     A box without content, as in a repeated instruction, is none.
     """
+    # Spans until the outermost are known: contents of boxes in boxes would add up to the square of the text.
     stack: list[tuple[int, int] | None] = []
-    closed: list[_Box] = []
+    closed: list[tuple[int, int, int, int]] = []
     resume = 0
     first = re.search(r"\\(?:boxed|fbox)", text)
     for match in _BRACES.finditer(text, max(0, first.start() - 3) if first else len(text)):
@@ -143,16 +144,16 @@ def _boxes(text: str) -> tuple[list[_Box], int]:
         elif token == "}":
             opened = stack.pop() if stack else None
             if opened:
-                closed.append(_Box(opened[0], match.end(), text[opened[1] : match.start()]))
+                closed.append((*opened, match.start(), match.end()))
         elif match["brace"]:
             stack.append((match.start(), match.end()))
         elif len(token) > 2 and (bare := _UNBRACED.match(text, match.end())):
-            closed.append(_Box(match.start(), bare.end(), bare.group()))
+            closed.append((match.start(), *bare.span(), bare.end()))
             resume = bare.end()
     outermost: list[_Box] = []
-    for box in reversed(closed):
-        if not outermost or box.end <= outermost[-1].start:
-            outermost.append(box)
+    for start, first_inside, end_inside, end in reversed(closed):
+        if not outermost or end <= outermost[-1].start:
+            outermost.append(_Box(start, end, text[first_inside:end_inside]))
     complete = [box for box in reversed(outermost) if not _EMPTY.fullmatch(box.content)]
     return complete, sum(opened is not None for opened in stack)
 

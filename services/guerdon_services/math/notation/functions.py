@@ -20,8 +20,8 @@ Rule = Callable[[], Node]
 #: Values of which the greatest can be asked.
 _MAX_VALUES = 40
 _TEN = Number(Fraction(10))
-_ANGLES = frozenset(["sin", "cos", "tan", "cot", "sec", "csc"])
-_INVERTED = _ANGLES | {"sinh", "cosh", "tanh"}
+_ANGLES = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "cis"])
+_INVERTED = (_ANGLES - {"cis"}) | {"sinh", "cosh", "tanh"}
 
 
 def is_function(token: Token) -> bool:
@@ -82,6 +82,8 @@ def _open_argument(parser: Parser) -> Node:
 def _build(name: str, values: tuple[Node, ...], base: Node | None, *, decadic: bool) -> Node:
     if name == "exp" and len(values) == 1:
         return Pow(Constant("e"), values[0])
+    if name == "cis" and len(values) == 1:
+        return Pow(Constant("e"), Mul((Constant("i"), values[0])))
     if name == "cbrt" and len(values) == 1:
         return root(values[0], Number(Fraction(3)))
     if name in ("lg", "log") and len(values) == 1:

@@ -27,9 +27,10 @@ _LEXEME = re.compile(
     r"|\\(?P<escaped>.)"
     r"|(?P<grouped>(?<![\d._^])[1-9]\d{0,2}(?P<mark>\{(?:,|\\,)\}|,\s*\\!\s*|\\[,;:! ]|,|\s|~)"
     r"\d{3}(?:(?P=mark)\d{3})*(?:\.\d+)?(?!\d)(?!(?P=mark)\d)(?!\s*/))"
+    r"|(?P<cycle>(?<![\d.])\d+\.\d*\(\d{1,50}\)(?=\s*(?:$|[,;$)\]}%=])))"
     r"|(?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+(?![\d.]))?|\.\d+)"
     r"|(?P<word>[^\W\d_]+)"
-    r"|(?P<operator><=|>=|!=|==|=>|->|\*\*|.)",
+    r"|(?P<operator><=|>=|!=|==|=>|->|\*\*|\.{3}|.)",
     re.DOTALL,
 )
 _BRACED = re.compile(r"\s*\{([^{}]*)\}")
@@ -39,14 +40,25 @@ _SEPARATORS = re.compile(r"[^0-9.]")
 _DECIMALS = re.compile(r",(\d+)(?![\d,])")
 _DIGITS = re.compile(r"\d+")
 _BARE_FRACTION = re.compile(r"\s*(\d)(?:\s*(\d)|(?=\s*\{))")
+_ROW_SPACE = re.compile(r"\s*\[\s*-?[\d.]+\s*(?:pt|e[mx]|[mc]m|in|bp|pc)\s*\]")
 _INVISIBLE = re.compile(r"\s*\.(?!\d)")
-_ACCENTED = re.compile(r"\s*(?:\{\s*(\\?[A-Za-z0-9]+)\s*\}|(\\[A-Za-z]+|[A-Za-z](?![A-Za-z])))")
+_ACCENTED = re.compile(r"\s*(?:\{\s*(\\[A-Za-z]+|[A-Za-z0-9]+)\s*\}|(\\[A-Za-z]+|[A-Za-z](?![A-Za-z])))")
+_UNIT_VECTORS = frozenset({"i", "j", "k", r"\imath", r"\jmath"})
 _NEGATED = re.compile(r"\s*(=|\\(?:in|equiv)(?![a-zA-Z]))")
 _NAMED_SET = re.compile(r"\s*(?:\{\s*([A-Z])\s*\}|([A-Z]))(?:\s*[\^_]\s*\{?\s*([+*-])\s*\}?)?")
 #: Brackets that enclose a list; braces of LaTeX only group.
 _OPENING, _CLOSING = frozenset({"(", "[", r"\{"}), frozenset({")", "]", r"\}"})
 _AFTER_BOLD = ("", ".", ",", "$", "*", "\\")
-_MULTICHARACTER = {"<=": r"\leq", ">=": r"\geq", "!=": r"\neq", "==": "=", "=>": ",", "->": r"\to", "**": "^"}
+_MULTICHARACTER = {
+    "<=": r"\leq",
+    ">=": r"\geq",
+    "!=": r"\neq",
+    "==": "=",
+    "=>": ",",
+    "->": r"\to",
+    "**": "^",
+    "...": r"\dots",
+}
 
 
 class Token(NamedTuple):
@@ -118,6 +130,8 @@ class _Lexer:
         elif kind == "repeating":
             before, _, cycle = found.partition("\\")
             self._add("number", f"{before}({re.sub(r'[^0-9]', '', cycle)})")
+        elif kind == "cycle":
+            self._add("number", found)
         elif kind == "operator":
             self._operator(found)
         elif kind == "command":
@@ -194,10 +208,12 @@ class _Lexer:
         elif character in "\n,;:!> ":
             self._spaced = True
         elif character == "\\":
+            space = _ROW_SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
             self._add("mark", r"\\")
         elif character == "|":
             self._add("mark", "|")
-        elif character in "%#&_":
+        elif character in "%#&_^":
             self._add("mark", character)
         elif character == "$":
             self._add("mark", r"\$")
@@ -268,8 +284,10 @@ class _Lexer:
         if braced is None:
             return
         inside = braced.group(1)
-        word = inside.strip()
-        if word in ("e", "i") or (name == "mathrm" and (word in FUNCTION_NAMES or word in ("d", "D", "P"))):
+        word = inside.strip(" ~\t\n")
+        if word in ("e", "i", "cis") or (
+            name == "mathrm" and (word in FUNCTION_NAMES or word in ("d", "D", "P"))
+        ):
             self._at = braced.end()
             self._word(word)
         elif "\\" in inside and re.search(r"\\[a-zA-Z]", inside):
@@ -302,6 +320,8 @@ class _Lexer:
         self._at = found.end()
         if name == "mathbf" and inside in ("R", "Z", "Q", "N", "C"):
             self._add("mark", f"\\mathbb{inside}")
+        elif name == "hat" and inside in _UNIT_VECTORS:
+            self._word(inside.removeprefix("\\")[:1])
         elif name in ACCENTS and not (name == "vec" and len(inside) == 1):
             self._add("mark", f"\\bar {inside}" if name in ("overline", "bar") else f"\\bar {name} {inside}")
         elif inside.startswith("\\"):

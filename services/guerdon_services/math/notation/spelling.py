@@ -7,6 +7,7 @@ import re
 import unicodedata
 
 from guerdon_services.math.notation.escapes import decoded, single_commands
+from guerdon_services.math.notation.variants import common
 
 _CHARACTERS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "⁻": "^{-}", "×": "*", "✕": "*", "÷": "/", "·": "*",
@@ -21,7 +22,7 @@ _CHARACTERS = {
     "“": '"', "”": '"', "’": "'", "‘": "'", "′": "'", "″": "''", "，": ",", "、": ",", "；": ";", "：": ":", "（": "(",
     "）": ")", "．": ".", "。": ".", "【": "[", "】": "]", "⟨": "(", "⟩": ")", "〈": "(", "〉": ")", "⌊": r"\lfloor ",
     "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "…": r"\dots ", "⋯": r"\cdots ", "€": "€", "£": "£", "¥": "¥",
-    "∶": ":", "元": "¥", "円": "¥", "￥": "¥", "或": " or ", "和": " and ", "且": " and ",
+    "¢": " cents", "∶": ":", "元": "¥", "円": "¥", "￥": "¥", "或": " or ", "和": " and ", "且": " and ",
     "α": r"\alpha ", "β": r"\beta ",
     "γ": r"\gamma ", "δ": r"\delta ",
     "ε": r"\epsilon ", "θ": r"\theta ", "λ": r"\lambda ", "μ": r"\mu ", "ρ": r"\rho ", "σ": r"\sigma ", "τ": r"\tau ",
@@ -45,7 +46,8 @@ _WIDE_OFFSET = 0xFEE0
 
 #: Commands spelled as other commands or marks.
 COMMANDS = {
-    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "rac": "frac", "dbinom": "binom", "tbinom": "binom",
+    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "sfrac": "frac", "nicefrac": "frac", "flatfrac": "frac",
+    "rac": "frac", "dbinom": "binom", "tbinom": "binom",
     "leqslant": "leq", "leqq": "leq", "le": "leq", "geqslant": "geq", "geqq": "geq", "ge": "geq", "ne": "neq",
     "lt": "<", "gt": ">", "times": "*", "cdot": "*", "ast": "*", "bullet": "*", "div": "/",
     "cupdot": "cup", "bigcup": "cup", "sqcup": "cup", "bigcap": "cap", "varnothing": "emptyset", "empty": "emptyset",
@@ -63,7 +65,7 @@ COMMANDS = {
     "dollar": "quad", "textdollar": "quad", "prime": "'",
 }  # fmt: skip
 #: Signs of currencies and the unit that each is; for other marks than dollar and euro the sign itself.
-CURRENCIES = {r"\$": "dollar", "€": "euro", "£": "£", "¥": "¥", "₹": "₹", "₽": "₽", "₩": "₩"}
+CURRENCIES = {r"\$": "dollar", "€": "euro", "£": "£", "¥": "¥", "₹": "rupee", "₽": "₽", "₩": "₩"}
 #: Commands that say nothing about the value: sizes, spaces, boxes.
 DROPPED = frozenset(
     {
@@ -74,7 +76,7 @@ DROPPED = frozenset(
         "vphantom", "boxed", "fbox", "label", "tag", "nonumber", "notag", "color", "relax", "strut",
         "mathstrut", "centering", "noindent", "bf", "rm", "it", "sf", "tt", "em", "par", "allowbreak",
         "nobreak", "large", "Large", "LARGE", "huge", "Huge", "small",
-        "tiny", "normalsize", "footnotesize", "textcolor", "colorbox",
+        "tiny", "normalsize", "footnotesize", "textcolor", "colorbox", "ensuremath",
     }
 )  # fmt: skip
 TEXT_COMMANDS = frozenset(
@@ -107,7 +109,7 @@ FUNCTION_NAMES = {
     "arctanh": "atanh", "arsinh": "asinh", "arcosh": "acosh", "artanh": "atanh", "asinh": "asinh", "acosh": "acosh",
     "atanh": "atanh", "lg": "lg", "abs": "abs", "floor": "floor", "ceil": "ceil", "factorial": "factorial",
     "sgn": "sign", "binomial": "binomial", "Re": "re", "Im": "im", "arg": "arg", "conj": "conjugate", "Arg": "arg",
-    "cbrt": "cbrt", "arctg": "atan", "tg": "tan", "ctg": "cot",
+    "cbrt": "cbrt", "cis": "cis", "arctg": "atan", "tg": "tan", "ctg": "cot",
 }  # fmt: skip
 
 #: Names of functions that are also words; they are functions where a parenthesis follows.
@@ -131,11 +133,11 @@ def spelled(text: str) -> str:
         text = marked.group(2)
     text = single_commands(decoded(text.replace("{:}", ":")))
     if text.isascii():
-        return text
+        return common(text)
     text = unicodedata.normalize("NFC", text)
     text = _RAISED.sub(lambda run: "^{" + run.group().translate(_SUPERSCRIPT) + "}", text)
     text = _LOWERED.sub(lambda run: "_{" + run.group().translate(_SUBSCRIPT) + "}", text)
-    return "".join(map(_ascii, text))
+    return common("".join(map(_ascii, text)))
 
 
 def _ascii(character: str) -> str:

@@ -40,6 +40,11 @@ _MAX_LETTERS = 4
 _SPECIAL = frozenset({":", "_", "to", "real", "reals", "mod", r"\pm", r"\mp", r"\pmod"})
 _BEGINNING = frozenset({"-", "(", "{", r"\frac", r"\sqrt"})
 _MAX_BASE = 36
+_BASES = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11,
+    "twelve": 12, "sixteen": 16,
+}  # fmt: skip
+_TIME = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?(?:([ap])\.?m\.?)?")
 
 
 def leaf(tokens: list[Token], reading: Reading) -> Shape:
@@ -63,7 +68,7 @@ def _special(tokens: list[Token], marks: set[str], reading: Reading) -> Shape | 
         named = " ".join(token.text for token in tokens).lower().removeprefix("the set of ")
         return REALS if named in ALL_REALS else None
     if r"\pm" in marks or r"\mp" in marks:
-        return _both_signs(tokens, reading)
+        return Many("list", tuple(leaf(each, reading) for each in both_signs(tokens)))
     try:
         return _clock(tokens) or _based(tokens) or _ratio(tokens, reading) or _congruence(tokens, reading)
     except Unreadable:
@@ -112,7 +117,7 @@ def _quantity(tokens: list[Token], reading: Reading) -> Quantity:
     node = parse(bare, reading)
     if unit and multiple(unit[0].text.split()[0]):
         node, unit = _multiplied(node, unit)
-    name = "" if not unit or "ordinal" in marks else _TEXT.sub(r"\1", canonical(unit))
+    name = "" if not unit or "ordinal" in marks else _TEXT.sub(r" \1", canonical(unit)).strip()
     signs = [_SIGNS[mark] for mark in marks if mark in _SIGNS]
     return Quantity(node, name or "".join(signs), percent="%" in marks, degrees="°" in marks)
 
@@ -181,6 +186,7 @@ def _based(tokens: list[Token]) -> Based | None:
     lettered = not any(token.kind in ("number", "text") for token in tokens[:cut])
     base = [token.text for token in tokens[cut + 1 :] if token.text not in "{}()"]
     digits = "".join(token.text for token in tokens[:cut] if token.text not in "{}()").upper()
+    base = [str(_BASES.get(text.lower(), text)) for text in base]
     if (
         len(base) != 1
         or not re.fullmatch(r"\d{1,2}", base[0])
@@ -198,11 +204,7 @@ def _based(tokens: list[Token]) -> Based | None:
 def _clock(tokens: list[Token]) -> Clock | None:
     """`12:00`, `3:30 PM`, `20:34:00`."""
     text = "".join(token.text for token in tokens[:12])
-    found = (
-        re.fullmatch(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?(?:([ap])\.?m\.?)?", text.lower())
-        if len(tokens) < 12
-        else None
-    )
+    found = _TIME.fullmatch(text.lower()) if len(tokens) < 12 else None
     if not found or int(found.group(1)) > 24:
         return None
     hours, half = int(found.group(1)), found.group(4) or ""
@@ -240,11 +242,10 @@ def _congruence(tokens: list[Token], reading: Reading) -> Quantity | None:
     return Quantity(Apply("residue class", (value, modulus)))
 
 
-def _both_signs(tokens: list[Token], reading: Reading) -> Shape:
-    """`a \\pm b` as its two values."""
+def both_signs(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
+    """What holds `\\pm` or `\\mp` with the upper signs, and with the lower ones."""
     upper = [_signed(token, "+", "-") for token in tokens]
-    lower = [_signed(token, "-", "+") for token in tokens]
-    return Many("list", (leaf(upper, reading), leaf(lower, reading)))
+    return upper, [_signed(token, "-", "+") for token in tokens]
 
 
 def _signed(token: Token, plus: str, minus: str) -> Token:

@@ -58,7 +58,7 @@ def _unbracketed(tokens: list[Token]) -> tuple[list[Token], bool]:
         if tokens[-1].kind == "mark" and (tokens[0].text, tokens[-1].text) in (("(", ")"), ("[", "]")):
             return tokens[1:-1], True
         if tokens[0].text == r"\{" and tokens[-1].text == "end":
-            return tokens[1:], False
+            return [tokens[1]._replace(text="cases"), *tokens[2:]], False
     return tokens, False
 
 
@@ -96,6 +96,9 @@ def _environment(reader: Reader, tokens: list[Token], depth: int, bracketed: boo
         joined = [[token for cell in row for token in cell] for row in cells]
         return Many("list", tuple(reader.read(row, depth + 1) for row in joined))
     rows = tuple(tuple(reader.read(cell, depth + 1) for cell in row) for row in cells)
+    if tokens[0].text == "cases" and all(len(row) == 2 for row in rows):
+        # Whatever the order in which they are named, each value goes with its condition.
+        rows = tuple(sorted(rows, key=lambda row: repr(row[1])))
     return _checked(Quantity(_determinant(rows))) if tokens[0].text == "vmatrix" else Matrix(rows)
 
 

@@ -9,7 +9,7 @@ from guerdon_services.math.notation.brackets import split_with
 from guerdon_services.math.notation.denials import is_denial
 from guerdon_services.math.notation.lexer import Token
 from guerdon_services.math.notation.tree import symbols
-from guerdon_services.math.reading.leaves import words
+from guerdon_services.math.reading.leaves import both_signs, words
 from guerdon_services.math.reading.shapes import (
     ABOVE_ALL,
     BELOW_ALL,
@@ -34,7 +34,8 @@ _MAX_LABEL = 60
 _LABEL = re.compile(
     r"(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|'|\^\{-1\})*\s*(?:\((?P<arguments>[\w\s,\\]*)\))?|\|(?:[A-Z]{1,3}|z)\|"
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*"
-    r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\angle\s*\{?\w+\}?|\\bar \w+|[A-Z](?:\s*\\c[au]p\s*[A-Z])+|\\lim_\{[^{}]*\}.{1,20}"
+    r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\frac\{d\w?\}\{d\w\}"
+    r"|\\angle\s*\{?\w+\}?|\\bar \w+|[A-Z](?:\s*\\c[au]p\s*[A-Z])+|\\lim_\{[^{}]*\}.{1,20}"
 )
 _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)|[ei]")
 
@@ -44,6 +45,9 @@ def related(reader: Reader, tokens: list[Token], depth: int) -> Shape | None:
     parts, signs = split_with(tokens, SIGNS)
     if not signs or not all(parts[1:]):
         return None
+    if signs == ["="] and parts[0] and any(token.text in (r"\pm", r"\mp") for token in tokens):
+        # 3x \pm 4y = 0 is two equations.
+        return Many("list", tuple(reader.read(each, depth + 1) for each in both_signs(tokens)))
     if not parts[0]:
         if len(signs) == 1 and signs[0] in ("=", r"\approx", r"\in"):
             return reader.read(parts[1], depth + 1)

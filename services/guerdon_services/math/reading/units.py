@@ -29,7 +29,7 @@ for _dimension, _names in {
     "celsius": {"c": _F(1)}, "fahrenheit": {"f": _F(1)},
     "volume": {"l liter litre": _F(1), "ml milliliter millilitre": _F(1, 1000)},
     "dollars": {"dollar usd": _F(1), "cent": _F(1, 100)}, "euros": {"euro eur": _F(1)},
-    "sterling": {"gbp": _F(1)}, "yuan": {"yuan rmb cny": _F(1)},
+    "rupees": {"rupee inr rs": _F(1)}, "sterling": {"gbp": _F(1)}, "yuan": {"yuan rmb cny": _F(1)},
 }.items():  # fmt: skip
     for _spellings, _factor in _names.items():
         for _name in _spellings.split():
@@ -121,6 +121,12 @@ def _unit_before(tokens: list[Token], end: int) -> int:
         return 3
     if last.text == "}" and end > 5 and [token.text for token in tokens[end - 4 : end - 2]] == ["^", "{"]:
         return 5 if is_unit(tokens[end - 5]) else 0
+    if (
+        last.text == "}"
+        and end > 6
+        and [token.text for token in tokens[end - 5 : end - 2]] == ["^", "{", "-"]
+    ):
+        return 6 if is_unit(tokens[end - 6]) else 0
     if last.text == "}":
         return _fraction_before(tokens, end)
     if last.text in ("/", "*", ".", "-") and end < len(tokens) and end > 2 and is_unit(tokens[end - 2]):

@@ -4,6 +4,7 @@
 # ruff: noqa: RUF001
 
 import time
+import tracemalloc
 from typing import get_args
 
 import pytest
@@ -329,6 +330,15 @@ def test_a_megabyte_of_anything_takes_little_time(fragment: str) -> None:
         for mode in MODES:
             extract(response, mode)
     assert time.process_time() - started < 16  # a second each, on a slow machine
+
+
+def test_boxes_in_boxes_take_no_memory_beyond_the_text() -> None:
+    nested = "\\boxed{" * 60_000 + "42" + "}" * 60_000
+    tracemalloc.start()
+    extract(nested, "last_box")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200 * len(nested)
 
 
 @given(st.lists(st.sampled_from(HOSTILE), min_size=1, max_size=6).map("".join), st.sampled_from(MODES))
