@@ -100,7 +100,7 @@ def test_the_lock_of_vllm_has_the_versions_that_were_tested_on_cpus() -> None:
     other = {
         name for name in found.keys() & tested.keys() if found[name] != tested[name].removesuffix("+cpu")
     }
-    # vLLM's CUDA build wants an older one of these, its CPU build a newer one; and S3's library, which only images have.
+    # vLLM's CUDA build wants an older one of these, its CPU build a newer one; so does S3's library.
     assert other <= {"apache-tvm-ffi", "triton", "python-dateutil"}
     assert len(found.keys() & tested.keys()) > 120
 
