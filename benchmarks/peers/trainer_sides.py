@@ -11,12 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from peers.trainer_cases import Case, Data
+
+if TYPE_CHECKING:
+    from guerdon_trainer.model import Policy
 
 OURS, TRL, TRL_KEEPS = "guerdon", "TRL", "TRL, nothing computed again"
 _LR, _CLIP, _EPS = 1e-6, (3e-4, 4e-4), 1e-4
@@ -91,7 +94,7 @@ def _ours(folder: Path, tokenizer: PreTrainedTokenizerBase, case: Case) -> Step:
         batch = _batch(sample())
         metrics = optimise(learner, batch, advantages_of(config, batch), config, step)
         if hand_over is not None:
-            hand_over(model, step)
+            hand_over(learner.policy, step)
         clock.stop()
     return clock.step(metrics["grad_norm"], metrics["entropy"])
 
@@ -122,7 +125,7 @@ def _batch(data: Data) -> Any:
 
 def _engine(
     folder: Path, case: Case, data: Data, tokenizer: PreTrainedTokenizerBase
-) -> tuple[Callable[[], Data], Callable[[Any, int], None]]:
+) -> tuple[Callable[[], Data], Callable[["Policy", int], None]]:
     """The rollout service's engine: what samples, and what hands it new weights as a run does."""
     from guerdon_services.rollout.engine import Row
     from guerdon_services.rollout.engines.transformers import TransformersEngine
@@ -146,8 +149,8 @@ def _engine(
             data.rewards,
         )
 
-    def hand_over(model: Any, version: int) -> None:
-        publish_policy(model, tokenizer, versions, version)
+    def hand_over(policy: "Policy", version: int) -> None:
+        publish_policy(policy, tokenizer, versions, version)
         engine.refresh()
 
     return sample, hand_over
