@@ -18,6 +18,10 @@ from guerdon_services.rollout.engines.vllm import VllmEngine
 from guerdon_services.rollout.engines.vllm_updates import EngineDied
 
 ROW = Row(prompt_ids=(60,), max_new_tokens=8, temperature=1.0, top_p=1.0, top_k=0, stop=(), seed=None)
+#: What is left of a response that was aborted.
+ABORTED = SimpleNamespace(
+    finish_reason="abort", stop_reason=None, token_ids=[], logprobs=None, weight_versions=None
+)
 GROUP = [replace(ROW, seed=seed) for seed in range(4)]
 
 
@@ -69,7 +73,7 @@ class FakeCore:
             if self.dead:
                 raise EngineDied("the engine died")
             if self.aborts > aborts:
-                return [SimpleNamespace(finish_reason="abort")] * n
+                return [ABORTED] * n
         spans = [SimpleNamespace(version=str(began))]
         if self.version != began:
             spans.append(SimpleNamespace(version=str(self.version)))

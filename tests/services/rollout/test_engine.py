@@ -14,6 +14,7 @@ from guerdon_services.rollout.engine import Row
 from guerdon_services.rollout.engines.stopping import StopStrings, decode
 from guerdon_services.rollout.engines.transformers import TransformersEngine
 from guerdon_services.rollout.settings import RolloutSettings
+from tests.services.rollout import stopping_calls
 
 GREEDY = Row(prompt_ids=(1,), max_new_tokens=12, temperature=0.0, top_p=1.0, top_k=0, stop=(), seed=0)
 SAMPLED = replace(GREEDY, temperature=1.0)
@@ -185,6 +186,21 @@ def test_stop_strings_over_several_bytes_and_tokens(tiny_llama: Path) -> None:
     first = next(end for end, cut in enumerate(cuts) if cut is not None)
     assert cuts[first] == "a long enough beginning, then ½"
     assert decode(tokenizer, ids[: first + 1]).endswith("√ 7")
+
+
+def test_stop_strings_count_after_the_least_tokens(folder: Path) -> None:
+    stopping_calls.run(engine_of(folder))
+
+
+def test_a_stop_token_ends_ahead_of_the_stop_string_that_it_completes(tiny_llama: Path) -> None:
+    engine = engine_of(tiny_llama)
+    [whole] = engine.generate([GREEDY])
+    said = [decode(engine.tokenizer, [token]) for token in whole.token_ids]
+    last = next(place for place in range(1, 12) if (said[place - 1] + said[place]).isascii())
+    stop = (said[last - 1] + said[last],)
+    [ended] = engine.generate([replace(GREEDY, stop=stop, stop_token_ids=(whole.token_ids[last],))])
+    assert (ended.token_ids, ended.finish_reason) == (whole.token_ids[: last + 1], "stop")
+    assert ended.text == decode(engine.tokenizer, whole.token_ids[:last])
 
 
 def test_end_token_of_the_generation_config_is_sampled_and_ends(tiny_llama: Path, tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def sampled(
 ) -> tuple[list[str], str]:
     """What is given out, and the whole response, as an engine has it that ends at the first stop string."""
     growing = GrowingText(tokenizer, stop)
-    strings = StopStrings(tokenizer, stop, ignored=max(0, min_new_tokens - 1))
+    strings = StopStrings(tokenizer, stop, ignored=min_new_tokens)
     given, told = list[str](), 0
     for written in range(1, len(token_ids) + 1):
-        cut = strings.cut(token_ids[:written]) if written >= min_new_tokens else None
+        cut = strings.cut(token_ids[:written])
         if cut is not None or written == len(token_ids):
             whole = decode(tokenizer, token_ids[:written]) if cut is None else cut
             return [*given, growing.rest(whole)], whole
@@ -177,3 +177,20 @@ def test_long_runs_that_say_nothing_are_not_read_again_at_every_token(
     assert sum(read) < 20 * len(token_ids)
     assert given
     assert given + growing.rest(whole) == whole
+
+
+@pytest.mark.parametrize("token", ["â", "<|end|>"])
+def test_nor_are_they_while_stop_strings_are_looked_for(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, read = byte_level(), list[int]()
+    run = [tokenizer.convert_tokens_to_ids(token)] * 2000
+    token_ids = [*ids(tokenizer, "a"), *run, *ids(tokenizer, "bc")]
+
+    def counted(tokenizer: PreTrainedTokenizerFast, token_ids: Sequence[int]) -> str:
+        read.append(len(token_ids))
+        return decode(tokenizer, token_ids)
+
+    monkeypatch.setattr(stopping, "decode", counted)
+    strings = StopStrings(tokenizer, ("ab", "\ufffdb"))
+    cuts = [strings.cut(token_ids[:size]) for size in range(1, len(token_ids) + 1)]
+    assert sum(read) < 20 * len(token_ids)
+    assert [place for place, cut in enumerate(cuts) if cut is not None][:1] == [2001]

@@ -10,25 +10,30 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import httpx
 import openai
 import psutil
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from guerdon import weights
 from guerdon_services import models
 from guerdon_services.rollout import engines
 from guerdon_services.rollout.engine import Row, Sampled
+from guerdon_services.rollout.engines.stopping import StopStrings
 from guerdon_services.rollout.engines.vllm import VllmEngine
 from guerdon_services.rollout.service import RolloutGenerator
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.listening import Piece
 from guerdon_services.runtime.process import running
 from guerdon_services.runtime.settings import Address, RuntimeSettings
-from tests.services.rollout import openai_calls
+from tests.services.conftest import byte_tokenizer
+from tests.services.rollout import openai_calls, stopping_calls
 from tests.services.rollout.test_vllm_streams import Heard
 
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
@@ -152,6 +157,37 @@ def test_greedy_and_its_ends_are_those_of_the_transformers_engine(engine: VllmEn
         assert (ours.token_ids, ours.text) == (theirs.token_ids, theirs.text)
         assert ours.finish_reason == theirs.finish_reason
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=BOUND)
+
+
+def test_stop_strings_count_after_the_least_tokens(engine: VllmEngine) -> None:
+    stopping_calls.run(engine)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    token_ids=st.lists(st.sampled_from([64, 65, 66, 127, 102, 220, 258]), min_size=1, max_size=16),
+    stop=st.lists(st.text(st.sampled_from("abcé \ufffd"), min_size=1, max_size=3), min_size=1, max_size=3),
+    least=st.integers(0, 6),
+)
+def test_vllm_finds_stop_strings_at_the_tokens_where_we_do(
+    token_ids: list[int], stop: list[str], least: int
+) -> None:
+    from vllm import SamplingParams
+    from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+    tokenizer = byte_tokenizer()
+    asked = SamplingParams(stop=stop, min_tokens=least, max_tokens=100)
+    request: Any = SimpleNamespace(sampling_params=asked, prompt_token_ids=[87], request_id="")
+    theirs = IncrementalDetokenizer.from_new_request(cast(Any, tokenizer), request)
+    ours = StopStrings(tokenizer, stop, ignored=least)
+    for size, token in enumerate(token_ids, 1):
+        found = theirs.update([token], stop_terminated=False)
+        cut = ours.cut(token_ids[:size])
+        assert (found is None) == (cut is None)
+        if cut is not None:
+            # What the engine does: vLLM says at which token a response ends, we say what its text is.
+            assert StopStrings(tokenizer, stop, ignored=least).cut(token_ids[:size]) == cut
+            return
 
 
 def test_a_seed_decides_the_sample(engine: VllmEngine) -> None:

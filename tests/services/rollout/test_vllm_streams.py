@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from guerdon_services.rollout.engine import Row, Sampled
+from guerdon_services.rollout.engines.stopping import decode
 from guerdon_services.rollout.engines.vllm import VllmEngine
 from guerdon_services.rollout.engines.vllm_updates import EngineDied
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.listening import Listener, Piece
 from guerdon_services.runtime.scorer import NotReady
-from tests.services.rollout.fake_vllm import FakeCore, World, publish, until
+from tests.services.rollout.fake_vllm import ABORTED, FakeCore, World, publish, until
 
 TOKENS = 6
 
@@ -61,6 +62,8 @@ class Stream(World):
         self.flow.set()
         self.allowed: dict[int, int] = {}
         self.cancelled: list[int] = []
+        self.asked: list[Row] = []
+        self.same_in_every_life = False
 
     def let(self, number: int, tokens: int = TOKENS) -> None:
         self.allowed[number] = tokens
@@ -73,15 +76,16 @@ class StreamingCore(FakeCore):
         assert row.listener is not None
         world = cast(Stream, self.world)
         self.asked += 1
+        world.asked.append(row)
         began, aborts, said = self.version, self.aborts, list[int]()
-        token = 70 + row.number + 10 * (len(world.cores) - 1)
+        token = 70 + row.number + (0 if world.same_in_every_life else 10 * (len(world.cores) - 1))
         try:
             while len(said) < row.max_new_tokens:
                 await asyncio.sleep(0.001)
                 if self.dead:
                     raise EngineDied("the engine died")
                 if self.aborts > aborts:
-                    yield SimpleNamespace(finish_reason="abort", token_ids=[], logprobs=None)
+                    yield ABORTED
                     return
                 if len(said) < world.allowed.get(row.number, 0):
                     said.append(token)
@@ -195,7 +199,7 @@ def test_another_version_ends_a_group_that_was_given_out_in_part(
     until(lambda: heard.whole == [1])
     publish(tmp_path, 1, tiny_llama)
     with pytest.raises(NotReady, match="version 1 took over before all of a group that 0 began was there"):
-        answer.result()
+        answer.result(timeout=120)
     assert heard.whole == [1]
     assert stream.cores[-1].asked == 3, "nothing was sampled under the new version"
 
@@ -215,16 +219,112 @@ def test_an_engine_that_comes_back_with_another_version_ends_such_a_group(
     assert stream.cores[-1].asked == 0
 
 
-def test_half_a_response_is_never_begun_anew(engine_of: Any, stream: Stream, begin: Any) -> None:
+def test_half_a_response_goes_on_in_another_life(engine_of: Any, stream: Stream, begin: Any) -> None:
     heard, engine = Heard(tokens=True), engine_of()
-    answer = begin(engine, heard.group())
+    answer = begin(engine, [replace(row, min_new_tokens=4) for row in heard.group()])
+    stream.let(1, 3)
+    stream.let(2)
+    until(lambda: len(heard.pieces) == 3 + TOKENS)
+    stream.cores[-1].dead = True
+    until(lambda: len(stream.cores) == 2 and stream.cores[-1].asked == 2)
+    stream.let(0)
+    stream.let(1)
+    said = {0: [80] * 6, 1: [71] * 3 + [81] * 3, 2: [72] * 6}
+    for number, sampled in enumerate(answer.result(timeout=120)):
+        pieces = [piece for piece in heard.pieces if piece.number == number]
+        assert sampled.token_ids == said[number]
+        assert [token for piece in pieces for token in piece.token_ids] == said[number]
+        assert [logprob for piece in pieces for logprob in piece.logprobs] == sampled.logprobs
+        assert {piece.prompt_token_ids for piece in pieces} == {(60,)}
+    assert heard.texts() == {number: one.text for number, one in enumerate(answer.result())}
+    asked = {row.number: row for row in stream.asked[-2:]}
+    assert (asked[1].prompt_ids, asked[1].max_new_tokens, asked[1].min_new_tokens) == ((60, 71, 71, 71), 3, 1)
+    assert (asked[0].prompt_ids, asked[0].max_new_tokens, asked[0].min_new_tokens) == ((60,), 6, 4)
+
+
+def test_a_response_that_was_aborted_half_goes_on(engine_of: Any, stream: Stream, begin: Any) -> None:
+    heard, engine = Heard(tokens=True), engine_of()
+    answer = begin(engine, heard.group(1))
+    stream.let(0, 2)
+    until(lambda: len(heard.pieces) == 2)
+    asyncio.run(engine.call(engine.hold.pause("abort")))
+    asyncio.run(engine.call(engine.hold.resume()))
+    until(lambda: stream.cores[-1].asked == 2)
+    stream.let(0)
+    assert tokens_of(answer) == [70]
+    assert len(stream.cores) == 1
+    assert stream.asked[-1].prompt_ids == (60, 70, 70)
+
+
+def test_a_stop_string_is_found_across_the_seam(engine_of: Any, stream: Stream, begin: Any) -> None:
+    heard, engine = Heard(tokens=True), engine_of()
+    before, after = decode(engine.tokenizer, [70]), decode(engine.tokenizer, [80])
+    answer = begin(engine, [replace(row, stop=(before + after * 2,)) for row in heard.group(1)])
+    stream.let(0, 3)
+    until(lambda: len(heard.pieces) == 3)
+    stream.cores[-1].dead = True
+    until(lambda: len(stream.cores) == 2)
+    stream.let(0)
+    [sampled] = answer.result(timeout=120)
+    assert (sampled.token_ids, sampled.finish_reason, sampled.version) == ([70] * 3 + [80] * 2, "stop", 0)
+    assert sampled.text == heard.texts()[0] == before * 2
+    assert heard.whole == [0]
+    assert stream.asked[-1].stop == (), "vLLM knows nothing of what was given"
+
+
+PENALISED = {"presence_penalty": 0.5}
+
+
+@pytest.mark.parametrize(("changes", "same"), [({}, True), ({}, False), (PENALISED, True)])
+def test_a_seeded_response_is_drawn_again_and_compared(
+    engine_of: Any, stream: Stream, begin: Any, changes: dict[str, Any], same: bool
+) -> None:
+    heard, engine = Heard(tokens=True), engine_of()
+    answer = begin(engine, [replace(row, seed=3, **changes) for row in heard.group(1)])
+    stream.let(0, 2)
+    until(lambda: len(heard.pieces) == 2)
+    stream.let(0, 0)
+    stream.same_in_every_life = same
+    stream.cores[-1].dead = True
+    stream.let(0)
+    if same:
+        assert tokens_of(answer) == [70]
+        assert sum(len(piece.token_ids) for piece in heard.pieces) == TOKENS
+        assert heard.texts()[0] == answer.result()[0].text
+        assert (stream.asked[-1].prompt_ids, stream.asked[-1].max_new_tokens) == ((60,), TOKENS)
+    else:
+        with pytest.raises(NotReady, match="another one than had been given out in part"):
+            answer.result(timeout=120)
+        assert len(heard.pieces) == 2
+
+
+def test_what_penalties_without_a_seed_drew_is_never_drawn_anew(
+    engine_of: Any, stream: Stream, begin: Any
+) -> None:
+    heard, engine = Heard(tokens=True), engine_of()
+    answer = begin(engine, [replace(row, **PENALISED) for row in heard.group()])
     stream.let(1, 3)
     until(lambda: len(heard.pieces) == 3)
     stream.cores[-1].dead = True
-    with pytest.raises(NotReady, match="broke off in the middle of a response"):
-        answer.result()
+    with pytest.raises(NotReady, match=r"broke off in the middle of a response.*a seed would allow"):
+        answer.result(timeout=120)
     assert heard.texts() == {1: heard.pieces[0].text * 3}
     until(lambda: engine.state == "version 0 serves")
+
+
+def test_what_lost_weights_had_gone_on_with_does_not_go_on(
+    engine_of: Any, stream: Stream, begin: Any
+) -> None:
+    heard, engine = Heard(tokens=True), engine_of()
+    answer = begin(engine, heard.group(1))
+    stream.let(0, 1)
+    until(lambda: len(heard.pieces) == 1)
+    engine._updates._followed.sent(7)  # by a trainer; no folder has them
+    stream.let(0, 2)
+    until(lambda: len(heard.pieces) == 2)
+    stream.cores[-1].dead = True
+    with pytest.raises(NotReady, match="other weights, which are gone, had gone on with it"):
+        answer.result(timeout=120)
 
 
 @pytest.mark.parametrize("tokens", [False, True])

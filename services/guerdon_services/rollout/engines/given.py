@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from guerdon_services.rollout.engine import Row, Sampled
+from guerdon_services.rollout.engines.growing import Growing
 from guerdon_services.runtime.scorer import NotReady
 
 
@@ -16,26 +17,30 @@ class Given:
     def __init__(self) -> None:
         self._version: int | None = None
         self._whole: dict[int, Sampled] = {}
-        self._half: set[int] = set()
+        self._half: dict[int, Growing] = {}
 
     def missing(self, rows: Sequence[Row], version: int) -> dict[int, Row]:
-        """The rows that are still to be sampled, by their places; `version` would begin them.
+        """The rows that are not complete, by their places; `version` would begin them, or go on with them.
 
         Raises:
-            NotReady: another version began what was given out, or a row was given out half.
+            NotReady: another version began what was given out, or a row was given out half and cannot go on.
         """
-        if self._half:
-            raise NotReady("sampling broke off in the middle of a response that was being given out")
         if self._version not in (None, version):
             raise NotReady(
                 f"version {version} took over before all of a group that {self._version} began was there"
             )
+        for growing in self._half.values():
+            growing.check()
         return {place: row for place, row in enumerate(rows) if place not in self._whole}
 
-    def begun(self, place: int, version: int) -> None:
+    def half(self, place: int) -> Growing | None:
+        """The row of which a part was given out."""
+        return self._half.get(place)
+
+    def begun(self, place: int, growing: Growing) -> None:
         """Tokens of a row are about to be given out; raises as `ended` does."""
-        self._check(version)
-        self._half.add(place)
+        self._check(growing.version)
+        self._half[place] = growing
 
     def ended(self, place: int, sampled: Sampled) -> None:
         """All of a row is about to be given out.
@@ -44,7 +49,7 @@ class Given:
             NotReady: another version began it than the rows that were given out before.
         """
         self._check(sampled.version)
-        self._half.discard(place)
+        self._half.pop(place, None)
         self._whole[place] = sampled
 
     def completed(self, rest: Mapping[int, Sampled]) -> list[Sampled]:

@@ -15,26 +15,49 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class StopStrings:
-    """Looks for the stop strings of one row in what it has sampled so far.
+    """Looks for the stop strings of one row in what it has sampled so far, and finds each at the token where vLLM does.
 
-    Those that the first `ignored` tokens hold entirely do not count.
+    Those that the first `ignored` tokens hold entirely do not count. What a token says counts once it is known: not
+    while the text ends with half a character.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str], *, ignored: int = 0) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._ignored = ignored
-        # A token is at least one byte of text, so no match is longer than this many tokens.
+        # A token that is not special is at least one byte of text, so no match is longer than this many tokens.
         self._window = max((len(text.encode()) for text in stop), default=0) + _MARGIN
+        added = tokenizer.added_tokens_decoder if stop else {}
+        self._silent = frozenset(token for token, what in added.items() if what.special)
+        #: The tokens that say something, how many of all have been taken, and how many of these looked through.
+        self._telling: list[int] = []
+        self._taken = self._read = 0
 
     def cut(self, token_ids: Sequence[int]) -> str | None:
-        """The text before the first stop string, or None while there is none."""
-        if not self._stop or self._first(decode(self._tokenizer, token_ids[-self._window :])) is None:
+        """The text before the first stop string, or None while there is none; `token_ids` grow from call to call."""
+        if not self._stop:
+            return None
+        self._telling += [token for token in token_ids[self._taken :] if token not in self._silent]
+        self._taken = len(token_ids)
+        recent = decode(self._tokenizer, self._telling[-self._window :])
+        if self._taken <= self._ignored or recent.endswith(_NO_TEXT):
+            return None
+        unread, self._read = len(self._telling) - self._read, len(self._telling)
+        if unread > 1:
+            recent = decode(self._tokenizer, self._telling[-self._window - unread :])
+        if self._first(recent) is None:
             return None
         text = decode(self._tokenizer, token_ids)
-        before = decode(self._tokenizer, token_ids[: self._ignored]).rstrip(_NO_TEXT)
-        first = self._first(text, len(before))
+        first = self._first(text, len(self._known(token_ids[: self._ignored])))
         return None if first is None else text[:first]
+
+    def _known(self, token_ids: Sequence[int]) -> str:
+        """The text of some tokens without those at the end of which nothing is known yet."""
+        for size in range(len(token_ids), 0, -1):
+            text = decode(self._tokenizer, token_ids[:size])
+            if not text.endswith(_NO_TEXT):
+                return text
+        return ""
 
     def _first(self, text: str, before: int = 0) -> int | None:
         """Where the first stop string begins that ends after `before` characters."""

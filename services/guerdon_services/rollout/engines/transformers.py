@@ -215,7 +215,7 @@ class _Progress:
         self._tokenizer = tokenizer
         self._ends = ends
         self._version = version
-        self._stop = StopStrings(tokenizer, row.stop, ignored=max(0, row.min_new_tokens - 1))
+        self._stop = StopStrings(tokenizer, row.stop, ignored=row.min_new_tokens)
         self._teller = None if row.listener is None else Teller(row, tokenizer, version)
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
@@ -229,10 +229,10 @@ class _Progress:
         self._logprobs.append(logprob)
         self._raw_logprobs.append(raw_logprob)
         written = len(self._token_ids)
-        if written >= self._row.min_new_tokens:
+        if written > self._row.min_new_tokens and token in self._ends:
+            self._text = decode(self._tokenizer, self._token_ids[:-1])
+        else:
             self._text = self._stop.cut(self._token_ids)
-            if self._text is None and token in self._ends:
-                self._text = decode(self._tokenizer, self._token_ids[:-1])
         if self._text is not None:
             self.finish_reason = "stop"
         elif written == self._row.max_new_tokens:

@@ -2,8 +2,8 @@
 
 The engine lives on an event loop in a thread of its own; the threads of the runtime hand their groups over and wait.
 What a caller sees of an update or of a death is that the answer takes longer: the group is sampled again from its
-beginning. What a listener has heard of a group stands: the rows that are missing are begun by the same version, or the
-group fails.
+beginning. What a listener has heard of a group stands: what is missing is sampled by the same version, or the group
+fails.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from guerdon.types import VersionsResponse
 from guerdon_services import models
 from guerdon_services.rollout.engine import Row, Sampled
 from guerdon_services.rollout.engines.given import Given
+from guerdon_services.rollout.engines.growing import Ending, Growing, ending
 from guerdon_services.rollout.engines.stopping import StopStrings, decode, end_tokens
 from guerdon_services.rollout.engines.vllm_hold import Hold
 from guerdon_services.rollout.engines.vllm_updates import EngineDied, Updates
 from guerdon_services.rollout.engines.vllm_weights import Followed
 from guerdon_services.rollout.settings import RolloutSettings
-from guerdon_services.rollout.telling import Teller
 from guerdon_services.runtime.progress import report_progress
 from guerdon_services.runtime.scorer import NotReady, Unscorable
 
@@ -215,37 +215,34 @@ class VllmEngine:
         if row.listener is not None:
             return [await self._heard(core, ask, given)]
         outputs = await core.sample(row, ask.n, self._end_tokens)
-        return [await self._sampled(core, row, output) for output in outputs]
+        return [await self._sampled(core, row, ending(output)) for output in outputs]
 
     async def _heard(self, core: "Core", ask: "_Ask", given: Given) -> Sampled | None:
         """The response to a row that somebody listens to."""
-        row, version = ask.row, self.version
-        teller = Teller(row, self._tokenizer, version)
-        token_ids, logprobs, output = list[int](), list[float](), None
-        async with aclosing(core.grow(row, self._end_tokens)) as outputs:
+        growing = given.half(ask.place) or Growing(ask.row, self._tokenizer, self.version)
+        sampled: Sampled | None = None
+        async with aclosing(core.grow(growing.begin(), self._end_tokens)) as outputs:
             async for output in outputs:
-                new, scores = _tokens(output)
-                token_ids += new
-                logprobs += scores
-                if teller.tokens and new and output.finish_reason is None:
-                    given.begun(ask.place, version)
-                    teller.grew(new, scores)
-        sampled = await self._sampled(core, row, output, (token_ids, logprobs))
+                news = growing.take(output, self.version)
+                if isinstance(news, Ending):
+                    sampled = await self._sampled(core, ask.row, news)
+                    break
+                if news.ids and growing.given_as_it_grows:
+                    given.begun(ask.place, growing)
+                    growing.give(news)
         if sampled is not None:
             given.ended(ask.place, sampled)
-            teller.ended(sampled)
+            growing.end(sampled)
         return sampled
 
-    async def _sampled(
-        self, core: "Core", row: Row, output: Any, tokens: tuple[list[int], list[float]] | None = None
-    ) -> Sampled | None:
-        """The response that ended with `output`, which has all of its tokens unless given; None if it was aborted."""
-        if output.finish_reason == "abort":
+    async def _sampled(self, core: "Core", row: Row, end: Ending) -> Sampled | None:
+        """The response that ended so; None if it was aborted."""
+        if end.finish_reason == "abort":
             return None
-        if output.finish_reason not in ("stop", "length"):
-            raise RuntimeError(f"vLLM ended a response with {output.finish_reason!r}")
-        token_ids, logprobs = tokens or _tokens(output)
-        first, *_, last = [int(span.version) for span in output.weight_versions for _ in range(2)]
+        if end.finish_reason not in ("stop", "length"):
+            raise RuntimeError(f"vLLM ended a response with {end.finish_reason!r}")
+        token_ids, logprobs = end.tokens.ids, end.tokens.logprobs
+        first, *_, last = [version for version in end.versions for _ in range(2)]
         raw: list[float] = []
         if row.raw_logprobs and first == last:
             at_one = row.temperature in (0, 1)
@@ -253,8 +250,8 @@ class VllmEngine:
         return Sampled(
             token_ids=token_ids,
             logprobs=logprobs,
-            text=self._text(row, token_ids, output.stop_reason),
-            finish_reason=output.finish_reason,
+            text=self._text(row, token_ids, end.stop_reason),
+            finish_reason=end.finish_reason,
             version=first,
             raw_logprobs=raw,
             last_version=None if first == last else last,
@@ -269,11 +266,6 @@ class VllmEngine:
         return decode(self._tokenizer, token_ids[:-1] if ends else token_ids)
 
 
-def _tokens(output: Any) -> tuple[list[int], list[float]]:
-    """The ids and log-probs of an output of vLLM's."""
-    return list(output.token_ids), list(output.logprobs.logprobs) if output.token_ids else []
-
-
 @dataclass(frozen=True)
 class _Ask:
     """One request to vLLM: `n` responses to a row, which is number `place` of the call."""
@@ -286,11 +278,13 @@ class _Ask:
 def _merged(rows: Mapping[int, Row]) -> list[_Ask]:
     """Neighbours that are the same and have no seed become one request: vLLM computes their prompt once.
 
-    Not where somebody listens: vLLM gives out nothing of such a request before all of it is there.
+    Not where somebody listens: vLLM gives out nothing of such a request before all of it is there. Nor greedy ones,
+    which it refuses.
     """
     merged: list[_Ask] = []
     for place, row in rows.items():
-        if merged and row.seed is None and row.listener is None and merged[-1].row == row:
+        alone = row.seed is not None or row.listener is not None or row.temperature == 0
+        if merged and not alone and merged[-1].row == row:
             merged[-1] = replace(merged[-1], n=merged[-1].n + 1)
         else:
             merged.append(_Ask(place, row))

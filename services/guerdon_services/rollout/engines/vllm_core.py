@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import JsonValue
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMValidationError
 from vllm.lora.request import LoRARequest
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.platforms import current_platform
@@ -26,6 +27,7 @@ from guerdon_services.rollout.engine import Row
 from guerdon_services.rollout.engines.guard import Guard
 from guerdon_services.rollout.engines.vllm_updates import EngineDied, Pause
 from guerdon_services.rollout.settings import RolloutSettings
+from guerdon_services.runtime.scorer import Unscorable
 
 #: Keys and values on a CPU, where nothing else is said: vLLM would take most of the machine's memory.
 _CPU_KV_BYTES = 1 << 30
@@ -33,6 +35,8 @@ _CPU_KV_BYTES = 1 << 30
 _FULL = 0.9
 #: The largest ranks of adapters that vLLM can be started for.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+#: The coldest temperature that vLLM samples at.
+_COLDEST = 0.01
 #: vLLM's number of the one adapter that serves.
 _ADAPTER = 1
 
@@ -139,6 +143,8 @@ class Core:
                     yield part
         except EngineDeadError as error:
             raise EngineDied("the engine died") from error
+        except VLLMValidationError as error:
+            raise Unscorable(f"sampling: {error}") from error
 
     async def pause(self, how: Pause) -> None:
         """Sample no more; running requests end first, are aborted, or wait for `resume`."""
@@ -260,6 +266,21 @@ def _arguments(settings: RolloutSettings, path: Path) -> dict[str, JsonValue]:
 
 
 def parameters(row: Row, n: int, end_tokens: frozenset[int]) -> SamplingParams:
+    """A row's parameters in vLLM's words.
+
+    Raises:
+        Unscorable: vLLM does not sample so.
+    """
+    if 0 < row.temperature < _COLDEST:
+        # It would take this one in its place.
+        raise Unscorable(f"sampling.temperature: vLLM samples at 0, or at {_COLDEST} and more")
+    try:
+        return _parameters(row, n, end_tokens)
+    except VLLMValidationError as error:
+        raise Unscorable(f"sampling: {error}") from error
+
+
+def _parameters(row: Row, n: int, end_tokens: frozenset[int]) -> SamplingParams:
     stop_ids = set(row.stop_token_ids) | (frozenset() if row.ignore_eos else end_tokens)
     return SamplingParams(
         n=n,
