@@ -23,11 +23,15 @@ _ROOT = Path(__file__).parent.parent
 
 
 class Nursery:
-    """The client of a process that runs `module`, whose children are killed and replaced."""
+    """The client of a process that runs `module`, whose children are killed and replaced; `variables` are added."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, **variables: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=_ROOT,
+            env={**os.environ, **variables},
         )
 
     def ask(self, command: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """`guerdon train` against real services over a real queue, killed and started again: nothing is lost or done twice."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,19 @@ import yaml
 
 from guerdon import weights
 from guerdon.redis_server import redis_server
-from guerdon.services_file import ServicesConfig, process_specs, with_addresses
-from guerdon.supervisor import Supervisor
 from guerdon_trainer.config import RunConfig, load_recipe
 from guerdon_trainer.launch import ensure_policy
 from guerdon_trainer.run_folder import RunFolder, read_lines
+from tests.e2e.replicas import Replicas
+from tests.nurseries import Nursery
 from tests.waiting import until
 
 #: Seconds after which something that should happen counts as never happening.
 PATIENCE_S = 900
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+#: None of the services dies: nothing is begun a second time, however long the machine holds one up.
+LONG_LEASE = {"lease_s": 600}
 RECIPE: dict[str, Any] = {
     "policy": {
         "kind": "tiny",
@@ -50,20 +53,6 @@ RECIPE: dict[str, Any] = {
     "optimizer": {"lr": 0.003, "mini_batches": 2},
     "filter": None,
     "training": {"steps": 4, "checkpoint_every": 2},
-    "services": {
-        # A batch is one group: other neighbours would round its logits otherwise.
-        "rollout": {"settings": {"model": "${run}/weights/policy", "max_batch": 4}, "env": ONE_THREAD},
-        "math": {"settings": {"workers": 1}},
-        "process_reward": {
-            "settings": {
-                "model": "${run}/policy",
-                "weights_dir": "${run}/weights/process_reward",
-                "lr": 0.003,
-                "keep_last": 9,
-            },
-            "env": ONE_THREAD,
-        },
-    },
 }
 
 
@@ -83,17 +72,26 @@ class Services:
 
 
 @contextmanager
-def running(config: RunConfig) -> Iterator[Services]:
-    """The recipe's services, as somebody would run them beside `guerdon train`."""
+def running(config: RunConfig, nursery: Nursery) -> Iterator[Services]:
+    """What the recipe needs, as somebody would run it beside `guerdon train`."""
     folder = RunFolder(config.run_folder)
     folder.path.mkdir()
     ensure_policy(config, folder, lambda text: None)
     # Where the rollout service looks; the trainer publishes the same as its version 0.
     weights.publish(folder.weights, 0, lambda path: _copy(folder.policy, path))
-    services = with_addresses(ServicesConfig(services=config.services))
-    with redis_server() as redis, Supervisor(process_specs(services, redis, folder.path / "logs")) as all:
-        all.wait_ready(PATIENCE_S)
-        yield Services(redis, f"http://{services.services['math'].http}")
+    with (
+        redis_server(folder=folder.path / "redis") as redis,
+        closing(Replicas(nursery, redis, folder.path)) as services,
+    ):
+        # A batch is one group: other neighbours would round its logits otherwise.
+        services.start("rollout", LONG_LEASE, model=str(folder.weights), max_batch=4)
+        prm = {"model": str(folder.policy), "weights_dir": str(folder.path / "weights" / "process_reward")}
+        services.start("process_reward", LONG_LEASE, **prm, lr=0.003, keep_last=9)
+        ready = folder.path / "math.json"
+        doors = {"http": "127.0.0.1:0", "ready_file": str(ready)}
+        services.start("math", {**LONG_LEASE, **doors}, workers=1)
+        until(ready.exists)
+        yield Services(redis, json.loads(ready.read_text())["http"])
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -154,15 +152,15 @@ def _weights(folder: RunFolder) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_a_killed_trainer_goes_on_and_nothing_is_scored_twice(tmp_path: Path) -> None:
+def test_a_killed_trainer_goes_on_and_nothing_is_scored_twice(nursery: Nursery, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(RECIPE))
     undisturbed = load_recipe(str(recipe), [f"folder={tmp_path / 'whole'}"])
-    with running(undisturbed) as services:
+    with running(undisturbed, nursery) as services:
         Trainer(recipe, undisturbed, services).finish()
         executed = services.executed()
     config = load_recipe(str(recipe), [f"folder={tmp_path / 'killed'}"])
-    with running(config) as services:
+    with running(config, nursery) as services:
         # Amid the second step, and amid the fourth: each goes back to the checkpoint before.
         Trainer(recipe, config, services).kill_after(1)
         Trainer(recipe, config, services).kill_after(3)

@@ -285,6 +285,7 @@ class KillingView(LiveView):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_with_replicas_loses_nothing_when_one_of_each_is_killed(
     replicas: Any, redis_url: str, tmp_path: Path
 ) -> None:
@@ -316,6 +317,7 @@ def test_a_run_with_replicas_loses_nothing_when_one_of_each_is_killed(
     assert max(row["engine_mismatch_max"] for row in rows) < 1e-4
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_rollout_service_follows_the_policy_by_a_url_alone(
     replicas: Any, redis_url: str, tmp_path: Path
 ) -> None:

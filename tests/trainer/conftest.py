@@ -32,6 +32,7 @@ from guerdon.types import (
     VersionsResponse,
     failed,
 )
+from guerdon_trainer import plots
 from guerdon_trainer.config import RunConfig, load_recipe
 from guerdon_trainer.groups import Group, Response
 from guerdon_trainer.prepare.tiny import build_tokenizer
@@ -312,6 +313,19 @@ def rollout(text: str, version: int = 0) -> Rollout:
     return Rollout(
         response=text, token_ids=ids, logprobs=[-0.5] * len(ids), finish_reason="stop", model_version=version
     )
+
+
+def leave_plots_undrawn() -> None:
+    """The report of a run has empty pictures: drawing its many takes longer than all else in a run of a test."""
+    plots._svg = lambda figure, label: f"<svg><title>{label}</title></svg>"
+
+
+@pytest.fixture(autouse=True)
+def _plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are drawn where they are looked at, in the tests of the report."""
+    if request.path.stem != "test_report":
+        monkeypatch.setattr(plots, "_svg", plots._svg)  # as it was comes back
+        leave_plots_undrawn()
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ def train(folder: Path) -> None:
     with process_group("cpu"):
         ensure_policy(config, opened, lambda text: None)
         tell("ready")
+        conftest.leave_plots_undrawn()
         view = LiveView("run", 1, Console(quiet=True))
         finish(Run(config, view), conftest.FakeServices(opened.weights).clients, view)
 
