@@ -7,6 +7,7 @@ set give valid objects or are refused (combinations.yaml); promtool, where it is
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def main() -> int:
             shutil.copy(MANIFESTS / f"{name}.yaml", rendered)
         files = sorted(rendered.glob("*.yaml"))
         passed &= "@sha256:" in (rendered / "digests.yaml").read_text()
+        passed &= all([_notes(tools, name, (rendered / f"{name}.yaml").read_text()) for name in PLAIN])
         passed &= all([_run(command) for command in _commands(tools, rendered, files)])
     return 0 if passed else 1
 
@@ -100,6 +102,27 @@ def _same(rendered: Path) -> bool:
             f"deploy/manifests is not what the chart gives ({', '.join(stale)}): make manifests ARGS=--write"
         )
     return not stale
+
+
+def _notes(tools: Tools, values: str, rendered: str) -> bool:
+    """Whether what helm says after an install names only what there is: services by their address, jobs."""
+    command = [
+        tools.helm,
+        "install",
+        "guerdon",
+        CHART,
+        "-n",
+        "guerdon",
+        "-f",
+        CHART / f"values-{values}.yaml",
+    ]
+    result = subprocess.run([*command, "--dry-run=client"], capture_output=True, text=True)
+    _, _, notes = result.stdout.partition("NOTES:\n")
+    named = re.findall(r"https?://([a-z0-9-]+)\.guerdon:|\bjob[/ ](guerdon-[a-z0-9-]+)", notes)
+    unknown = [one for one in map("".join, named) if f"\n  name: {one}\n" not in rendered]
+    if result.returncode or not named or unknown:
+        print(f"the notes of {values} name {unknown or 'nothing'}: {result.stderr or notes}")
+    return not result.returncode and bool(named) and not unknown
 
 
 def _commands(tools: Tools, rendered: Path, files: list[Path]) -> list[list[str | Path]]:

@@ -83,6 +83,31 @@ def test_a_query_asks_for_what_is_exposed(query: str) -> None:
         assert {label.strip() for label in group.split(",")} <= allowed
 
 
+@pytest.mark.parametrize("manifest", ["cpu", "gpu", "verifiers-only"])
+def test_a_prometheus_without_its_operator_finds_the_same_pods(manifest: str) -> None:
+    """The relabelling of files/scrape.yaml against what Kubernetes tells of each port of each pod."""
+    [job] = yaml.safe_load((FILES / "scrape.yaml").read_text())["scrape_configs"]
+    found: list[str] = []
+    for component, template in pods.workloads(pods.objects(manifest)).items():
+        labels = template["metadata"]["labels"]
+        for port in template["spec"]["containers"][0].get("ports", []):
+            told = {
+                f"__meta_kubernetes_pod_label_{re.sub(r'[^a-zA-Z0-9_]', '_', one)}": labels[one]
+                for one in labels
+            }
+            told["__meta_kubernetes_pod_container_port_name"] = port["name"]
+            rules = job["relabel_configs"]
+            kept = [
+                told[one["source_labels"][0]] == one["regex"] for one in rules if one.get("action") == "keep"
+            ]
+            if all(kept):
+                [named] = [one for one in rules if one.get("target_label") == "job"]
+                found.append(told[named["source_labels"][0]])
+                assert found[-1] == component
+    assert sorted(found) == sorted(set(pods.workloads(pods.objects(manifest))) - {"redis", "trainer"})
+    assert {one["target_label"] for one in job["relabel_configs"] if "target_label" in one} <= TARGET_LABELS
+
+
 @pytest.mark.parametrize("manifest", ["gpu", "verifiers-only"])
 def test_what_keda_and_redis_call_a_queue_is_understood(manifest: str) -> None:
     """Names as KEDA's source makes them of a trigger, and as redis_exporter repeats a stream's."""

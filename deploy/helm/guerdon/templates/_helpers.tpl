@@ -107,6 +107,11 @@ resources: {{- toYaml (dict "requests" $requests "limits" $limits) | nindent 2 }
 {{- end }}
 {{- end }}
 
+{{/* The secret with the authority of an external Redis; nothing without one. */}}
+{{- define "guerdon.redisCa" -}}
+{{- if not .Values.redis.enabled }}{{ .Values.redis.external.ca }}{{ end -}}
+{{- end }}
+
 {{- define "guerdon.placement" -}}
 {{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
