@@ -1,6 +1,7 @@
 """`import guerdon`: what it offers, and that it stays light."""
 
 import inspect
+import json
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -60,44 +61,49 @@ def test_both_clients_take_the_same_arguments() -> None:
 
 #: What takes seconds to import, or is not installed beside the client.
 _HEAVY = ["torch", "transformers", "vllm", "numpy", "fastapi", "trl", "datasets", "pyarrow", "pandas"]
+_LIGHT = [
+    "guerdon",
+    "guerdon.testing",
+    "guerdon.client",
+    "guerdon.blocking",
+    "guerdon.queue",
+    "guerdon.codec",
+    "guerdon.bulk_files",
+    "guerdon.integrations.target",
+    "guerdon.integrations.trl",
+    "guerdon.integrations.verl",
+    "guerdon.integrations.openrlhf",
+    "guerdon.integrations.slime",
+    "guerdon.integrations.verifiers",
+    "guerdon.integrations.areal",
+]
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "guerdon",
-        "guerdon.testing",
-        "guerdon.client",
-        "guerdon.blocking",
-        "guerdon.queue",
-        "guerdon.codec",
-        "guerdon.bulk_files",
-        "guerdon.integrations.target",
-        "guerdon.integrations.trl",
-        "guerdon.integrations.verl",
-        "guerdon.integrations.openrlhf",
-        "guerdon.integrations.slime",
-        "guerdon.integrations.verifiers",
-        "guerdon.integrations.areal",
-    ],
-)
-def test_importing_needs_no_ml_stack(module: str) -> None:
-    assert _loaded_by(module, [*_HEAVY, "guerdon_services", "guerdon_trainer"]) == "[]"
+def test_importing_needs_no_ml_stack() -> None:
+    loaded = _loaded_by(_LIGHT, [*_HEAVY, "guerdon_services", "guerdon_trainer"])
+    assert loaded == {module: [] for module in _LIGHT}
 
 
 def test_the_command_needs_no_ml_stack() -> None:
     # It loads the commands of the distributions that are installed, which put off what is heavy.
-    assert _loaded_by("guerdon.cli", _HEAVY) == "[]"
+    assert _loaded_by(["guerdon.cli"], _HEAVY) == {"guerdon.cli": []}
 
 
-def _loaded_by(module: str, names: list[str]) -> str:
-    """Which of the named modules importing `module` loads."""
-    program = f"import sys, {module}; print([name for name in {names} if name in sys.modules])"
+def _loaded_by(modules: list[str], names: list[str]) -> dict[str, list[str]]:
+    """Which of the named modules are there once each of `modules` has been imported, one after the other."""
+    program = f"""
+import importlib, json, sys
+loaded = {{}}
+for module in {modules}:
+    importlib.import_module(module)
+    loaded[module] = [name for name in {names} if name in sys.modules]
+print(json.dumps(loaded))
+"""
     finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert finished.returncode == 0, finished.stderr
-    return finished.stdout.strip()
+    return json.loads(finished.stdout)
 
 
 def test_each_transport_is_imported_only_when_used() -> None:
