@@ -87,6 +87,26 @@ def _workload(item: Object, items: list[Object]) -> Iterator[str]:
     for container in containers:
         yield from (f"{container['name']}: {one}" for one in _container(container, volumes))
     yield from _patience(pod)
+    yield from _one_node(template, items)
+
+
+def _one_node(template: Object, items: list[Object]) -> Iterator[str]:
+    """Pods that share a claim which one node alone can mount must be drawn to each other."""
+    alone = {
+        one["metadata"]["name"]
+        for one in items
+        if one["kind"] == "PersistentVolumeClaim" and one["spec"]["accessModes"] == ["ReadWriteOnce"]
+    }
+    pod, labels = template["spec"], template["metadata"]["labels"]
+    volumes = (volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod.get("volumes", []))
+    rules = (
+        pod.get("affinity", {})
+        .get("podAffinity", {})
+        .get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    )
+    for name in alone.intersection(volumes):
+        if not any(rule["labelSelector"]["matchLabels"].items() <= labels.items() for rule in rules):
+            yield f"another node's pods may have the claim {name}: nothing draws it to them"
 
 
 def _references(pod: Object, items: list[Object]) -> Iterator[str]:

@@ -107,6 +107,22 @@ resources: {{- toYaml (dict "requests" $requests "limits" $limits) | nindent 2 }
 {{- end }}
 {{- end }}
 
+{{/* A folder that one node alone can mount keeps the pods that share it together: as a label of theirs, and as affinity.
+     Takes the root. */}}
+{{- define "guerdon.together" -}}
+{{- if eq .Values.data.accessMode "ReadWriteOnce" }}guerdon.dev/data: shared{{ end -}}
+{{- end }}
+
+{{- define "guerdon.affinity" -}}
+{{- with include "guerdon.together" . -}}
+affinity:
+  podAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector: {matchLabels: {app.kubernetes.io/instance: {{ $.Release.Name }}, {{ . }}}}
+{{- end }}
+{{- end }}
+
 {{/* The secret with the authority of an external Redis; nothing without one. */}}
 {{- define "guerdon.redisCa" -}}
 {{- if not .Values.redis.enabled }}{{ .Values.redis.external.ca }}{{ end -}}
