@@ -17,14 +17,13 @@ from guerdon.redis_server import redis_server
 REPOSITORY = Path(__file__).parent.parent
 
 # How long an example takes says something about the machine, which may be busy, and nothing about the code. A test that
-# suppresses another check has to name this one too. Examples are the same each time, so that a test tells of the change
-# at hand; make chaos looks for others.
+# suppresses another check has to name this one too.
 hypothesis.settings.register_profile(
-    "guerdon",
-    deadline=None,
-    derandomize=os.environ.get("GUERDON_CHAOS") != "full",
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "search", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+# Examples are the same each time: what a test says, it says of the change at hand. To look for others:
+# make test ARGS=--hypothesis-profile=search
+hypothesis.settings.register_profile("guerdon", hypothesis.settings.get_profile("search"), derandomize=True)
 hypothesis.settings.load_profile("guerdon")
 
 # A shell has what it starts in the background ignore interrupts, and so does whatever that starts: those that tests
