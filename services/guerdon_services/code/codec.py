@@ -51,9 +51,10 @@ def encode(value: Any, special: Describe | None = None) -> bytes:
     Raises:
         ValueError: nested deeper than `MAX_DEPTH` (or containing itself).
     """
-    parts: list[bytes] = []
-    _Writer(parts.append, special).write(value, 0)
-    return b"".join(parts)
+    # One buffer: a part for each item would take several times the memory of the value, which the program pays for.
+    buffer = bytearray()
+    _Writer(buffer.extend, special).write(value, 0)
+    return bytes(buffer)
 
 
 class _Writer:

@@ -7,6 +7,7 @@ over their own pipe.
 """
 
 import builtins
+import dis
 import importlib
 import os
 import sys
@@ -56,6 +57,23 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
+def _read_and_stored(code: CodeType) -> tuple[set[str], set[str]]:
+    """The names that tests read, of all that is not local to a function, and those that they give a value."""
+    read: set[str] = set()
+    stored: set[str] = set()
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+            read.add(step.argval)
+        elif step.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            stored.add(step.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            inner = _read_and_stored(constant)
+            read |= inner[0]
+            stored |= inner[1]
+    return read, stored
+
+
 def _bind(side: TestsSide, module: ModuleType, code: CodeType, function: str) -> Any:
     """Give the tests a stand-in for every name that they do not define themselves; returns the candidate."""
     namespace = module.__dict__
@@ -65,8 +83,11 @@ def _bind(side: TestsSide, module: ModuleType, code: CodeType, function: str) ->
     for name in used:
         if name in LIBRARY and name != function:
             namespace[name] = _from_library(LIBRARY[name])
-    wanted = [function] if function else [name for name in used if name not in namespace]
-    if function and not function[:1].isupper() and not side.has_records:
+    wanted = [name for name in used if name not in namespace]
+    if function:
+        read, stored = _read_and_stored(code)
+        wanted = [function, *(name for name in wanted if name in read - stored - {function, "candidate"})]
+    if len(wanted) == 1 and function and not function[:1].isupper() and not side.has_records:
         # Whatever the program calls by that name, the tests call it: no need to ask.
         stand_ins: dict[str, Any] = {function: Function(side.asker, function)}
     else:

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from types import CodeType, ModuleType
-from typing import Any, NoReturn, NotRequired, TypedDict
+from typing import Any, NoReturn, NotRequired, TextIO, TypedDict
 
 from guerdon_services.code import codec, linked, warm_side
 from guerdon_services.code.sandbox import REPORT_FD
@@ -62,7 +62,8 @@ def run(job: Job) -> NoReturn:
         _call(module, code, job)
     os.close(REPORT_FD)
     if job["kind"] == "stdio":
-        _finish(_execute(module, code))
+        stdout = sys.stdout
+        _finish(_execute(module, code), stdout)
     _serve(module, code)
 
 
@@ -98,7 +99,8 @@ def _set_up(module: ModuleType, source: str) -> None:
 
 def _compile(source: str, name: str, failure: bytes) -> CodeType:
     try:
-        return compile(source, name, "exec", dont_inherit=True)
+        # A file may begin with the mark of its encoding.
+        return compile(source.removeprefix("\ufeff"), name, "exec", dont_inherit=True)
     except BaseException as error:  # SyntaxError, null bytes, nesting, memory: no program came of it
         _give_up(failure, error)
 
@@ -125,12 +127,17 @@ def _execute(module: ModuleType, code: CodeType) -> int:
     return 0
 
 
-def _finish(exit_code: int) -> NoReturn:
-    """End as the interpreter does: join threads, run exit handlers, flush. A failed flush is a failure."""
+def _finish(exit_code: int, stdout: TextIO) -> NoReturn:
+    """End as the interpreter does: join threads, run exit handlers, flush what is open. A failed flush is a failure.
+
+    `stdout` is what it was before the program began, which may have put another in its place.
+    """
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-        sys.stdout.flush()
+        for stream in (sys.stdout, stdout):
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
     except MemoryError:
         exit_code = exit_code or EXIT_MEMORY
     except BaseException:

@@ -49,7 +49,8 @@ _M_ARENA_MAX = -8
 _python_libc = ctypes.PyDLL(None, use_errno=True)
 _seed = random._inst.seed  # type: ignore[attr-defined]
 _OPEN_FILES = 64
-_FILE_BYTES = 8 * 2**20
+#: Bytes of one file that a program may write.
+FILE_BYTES = 8 * 2**20
 _THREADS = 256
 
 
@@ -224,7 +225,7 @@ def _drop_privileges(walls: Walls) -> None:
 def _limit(walls: Walls, cpu_s: int, memory_mb: int) -> None:
     memory = walls.base_bytes + memory_mb * 2**20
     room = walls.room
-    file_bytes = room.file_mb * 2**20 if room else _FILE_BYTES
+    file_bytes = room.file_mb * 2**20 if room else FILE_BYTES
     threads = walls.base_tasks + (room.threads if room else _THREADS)
     # A stack without a limit of its own falls under that of the address space: recursion may go as deep as memory.
     unlimited = resource.RLIM_INFINITY

@@ -257,7 +257,7 @@ class CodeScorer(Scorer[CodeSettings, CodeOptions]):
             return failed(Status.INVALID_INPUT, str(error))
         except Starved as error:
             return failed(Status.TIMEOUT, str(error))
-        except Infrastructure as error:
+        except (Infrastructure, OSError) as error:
             return failed(Status.INTERNAL_ERROR, str(error))
 
     def _judged(self, job: ScoreJob[CodeOptions]) -> Result:

@@ -250,6 +250,9 @@ def _report(asked: Asked, descriptor: int, sources: dict[tuple[str, str, str], _
         return KEEP + linked.FAILED + linked.described(error)[:999]
     except LinkLost as error:
         return KEEP + linked.LINK_LOST + str(error).encode("utf-8", "replace")[:999]
+    except NameError as error:
+        # It may be another name of the program: the function asked for need not be all that the tests use.
+        return KEEP + OTHERS + str(error).encode("utf-8", "replace")[:1000]
     except (RecursionError, MemoryError) as error:
         return REPLACE + OTHERS + type(error).__name__.encode()
     except Exception as error:

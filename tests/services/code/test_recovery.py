@@ -16,10 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-from guerdon.types import CodeTask, CodeTest, Limits, Status
+from guerdon.types import CodeTask, CodeTest, Limits, Sample, Status
 from guerdon_services.code import selftest, supervision, worker
-from guerdon_services.code.service import CodeScorer, CodeSettings
+from guerdon_services.code.service import CodeOptions, CodeScorer, CodeSettings
 from guerdon_services.code.supervision import Infrastructure, Starved
+from guerdon_services.runtime.scorer import ScoreJob
 
 SLOW = "import time\ntime.sleep(0.5)\nprint(6)"
 
@@ -130,6 +131,55 @@ def test_a_service_that_is_out_of_descriptors_loses_none(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "problem"),
+    [("tempfile", "mkdtemp", errno.ENOSPC), ("subprocess", "Popen", errno.EAGAIN)],
+    ids=["no space for a folder", "no process to be had"],
+)
+def test_a_server_that_cannot_be_replaced_is_no_verdict(
+    ask: Any, monkeypatch: pytest.MonkeyPatch, module: str, name: str, problem: int
+) -> None:
+    def fails(*arguments: Any, **keywords: Any) -> Any:
+        raise OSError(problem, os.strerror(problem))
+
+    monkeypatch.setattr(getattr(worker, module), name, fails)
+    for each in ask.scorer.workers:
+        if each.server_pid:
+            os.kill(each.server_pid, signal.SIGKILL)
+    for _ in ask.scorer.workers:
+        result = ask.task(SLOW, task())
+        assert (result.status, result.value) == (Status.INTERNAL_ERROR, None)
+        assert os.strerror(problem) in (result.reason or "")
+    monkeypatch.undo()
+    assert ask.task(SLOW, task()).value == 1.0
+
+
+def test_a_full_disk_is_no_verdict(tmp_path: Path) -> None:
+    """A program that cannot write its file has not failed; none runs where that could happen."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(tmp_path)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system of our own: {mounted.stderr.decode().strip()}")
+    writes = "open('x', 'w').write('6')\nprint(open('x').read())"
+    scorer = CodeScorer(CodeSettings(workers=1, scratch=str(tmp_path)))
+    try:
+        scorer.open()
+        job = ScoreJob(Sample(response=writes, code=task()), CodeOptions(extraction="whole"))
+        assert scorer.score([job])[0].value == 1.0
+        full = tmp_path / "full"
+        with contextlib.suppress(OSError):
+            full.write_bytes(bytes(30 * 2**20))
+        [result] = scorer.score([job])
+        assert (result.status, result.value) == (Status.INTERNAL_ERROR, None)
+        assert "no space" in (result.reason or "")
+        full.unlink()
+        assert scorer.score([job])[0].value == 1.0
+    finally:
+        scorer.close()
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
 def test_a_starved_program_is_a_timeout_not_a_verdict(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel says that the program never got a core: tried twice, then a status."""
     asked: list[int] = []
@@ -218,7 +268,7 @@ def test_close_leaves_nothing(tmp_path: Path) -> None:
 
 SERVICE = """
 import sys, time
-from guerdon_services.code.service import CodeScorer, CodeSettings
+from guerdon_services.code.service import CodeOptions, CodeScorer, CodeSettings
 scorer = CodeScorer(CodeSettings(workers=1, packages=(), scratch=sys.argv[1]))
 scorer.open()
 print(scorer.workers[0].server_pid, flush=True)

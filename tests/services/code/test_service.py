@@ -36,6 +36,11 @@ SUM = "print(sum(map(int, input().split())))"
         ("import resource\nresource.setrlimit(resource.RLIMIT_STACK, (-1, -1))\nprint(6)", "AC"),
         ("if __name__ == '__main__':\n    print(6)", "AC"),
         ("print('\\ud800')", "RE"),
+        ("import sys\nprint(6)\nsys.stdout.close()", "AC"),
+        ("import sys\nprint(6)\nsys.stdout = None", "AC"),
+        ("import io, sys\nprint(6)\nsys.stdout = io.StringIO()\nprint(7)", "AC"),
+        ("\ufeffprint(6)", "AC"),
+        ("print(6)\ufeff", "CE"),
     ],
 )
 def test_stdio_verdicts(ask: Any, program: str, verdict: str) -> None:
@@ -244,6 +249,26 @@ def test_asserts_use_the_named_function_and_the_setup(ask: Any) -> None:
     setup = "def two(): return 2"
     assert ask.asserts("def g(x): return [x]", test, function="g", setup=setup) == "AC"
     assert ask.asserts("def g(x): return x", test, function="g", setup=setup) == "WA"
+
+
+def test_asserts_use_other_names_of_the_program_beside_the_named_function(ask: Any) -> None:
+    program = "class Point:\n    def __init__(self, x): self.x = x\nLIMIT = 5\n"
+    helper = f"{program}def twice(x): return 2 * x\ndef f(x): return Point(x)\n"
+    assert ask.asserts(helper, "assert f(2).x == 2 and Point(3).x == 3", function="f") == "AC"
+    assert ask.asserts(helper, "assert f(2).x == 2 and Point(3).x == 4", function="f") == "WA"
+    assert ask.asserts(helper, "assert twice(f(2).x) == 4", function="f") == "AC"
+    assert ask.asserts(helper, "assert f(LIMIT).x == LIMIT == 5", function="f") == "AC"
+    assert ask.asserts(program, "assert Point(3).x == 3", function="f") == "AC"
+
+
+def test_a_name_that_tests_define_is_never_the_programs(ask: Any) -> None:
+    test = "if f(1) == 2:\n    right = True\nassert right"
+    assert ask.asserts("def f(x): return x + 1", test, function="f") == "AC"
+    assert ask.asserts("right = True\ndef f(x): return 0", test, function="f") == "WA"
+
+
+def test_a_large_value_costs_the_program_little_more_than_itself(ask: Any) -> None:
+    assert ask.call("def f(n): return list(range(n))", [1_000_000], list(range(1_000_000))) == "AC"
 
 
 NAMED_STREAMS = [
