@@ -1,8 +1,11 @@
 """Renders the values of combinations.yaml: each must give valid objects, or be refused, in the words that stand there.
 
+And a release of the values file alone can be upgraded to each, but for the changes that a case names.
+
 Run by the tools' Python: combinations.py HELM CHART
 """
 
+import functools
 import subprocess
 import sys
 import tempfile
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import relations
+import upgrades
 import validate
 import yaml
 
@@ -56,7 +60,25 @@ def _mistakes(case: dict[str, Any], command: list[str], values: str, chart: Path
         items += list(yaml.load_all(result.stdout, yaml.CSafeLoader))
     wrong = [f"nothing shows {text!r}" for text in case.get("shows", []) if text not in rendered]
     wrong += [one for item in items for one in validate.mistakes(item, validate.VERSIONS[:1])]
+    wrong += (
+        _upgrade(case, command, chart, items) if not {"release", "namespace", "beside"} & case.keys() else []
+    )
     return [f"{name}: {one}" for one in (*wrong, *relations.mistakes(items, namespace))]
+
+
+def _upgrade(case: dict[str, Any], command: list[str], chart: Path, after: list[dict[str, Any]]) -> list[str]:
+    """What is refused when a release of the values file gets the values of the case, and is not named there."""
+    found = set(upgrades.refused(_release(tuple(command), chart / f"values-{case['values']}.yaml"), after))
+    named = {text for text in case.get("anew", []) if any(text in one for one in found)}
+    unexpected = [one for one in found if not any(text in one for text in named)]
+    return [*unexpected, *(f"nothing refuses {text!r}" for text in set(case.get("anew", [])) - named)]
+
+
+@functools.cache
+def _release(command: tuple[str, ...], values: Path) -> list[dict[str, Any]]:
+    words = [word.format(release="guerdon") for word in command]
+    result = subprocess.run([*words, "-n", "guerdon", "-f", values], capture_output=True, check=True)
+    return list(yaml.load_all(result.stdout, yaml.CSafeLoader))
 
 
 if __name__ == "__main__":
