@@ -138,8 +138,9 @@ MALFORMED: list[dict[str | bytes, str | bytes]] = [
 @pytest.mark.parametrize("fields", MALFORMED)
 @pytest.mark.parametrize("waiting", [True, False])
 async def test_a_malformed_entry_is_answered_and_stops_no_worker(
-    redis_url: str, fields: dict[str | bytes, str | bytes], waiting: bool
+    redis_url: str, fields: dict[str | bytes, str | bytes], waiting: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(consumer_module, "BLOCK_MS", 50)
     async with producer(redis_url) as client, consumer(redis_url) as worker, redis(redis_url) as server:
         taking = asyncio.create_task(take(worker, 1)) if waiting else None
         await server.xadd("{math}:q:1", fields)

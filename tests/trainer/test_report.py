@@ -93,7 +93,17 @@ def _rollout(step: int, kind: str) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    folder = RunFolder(tmp_path / "arithmetic-seed0")
+    return _run(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of `folder`."""
+    return write_report(_run(tmp_path_factory.mktemp("written"))).read_text()
+
+
+def _run(path: Path) -> RunFolder:
+    folder = RunFolder(path / "arithmetic-seed0")
     folder.path.mkdir()
     folder.config.write_text("name: arithmetic\nseed: 0\n")
     _write(folder.metrics, [_row(step) for step in range(1, 41)])
@@ -124,8 +134,8 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_the_page_is_whole_and_fetches_nothing(folder: RunFolder) -> None:
-    page = Page(write_report(folder).read_text())
+def test_the_page_is_whole_and_fetches_nothing(written: str) -> None:
+    page = Page(written)
     assert page.open == []
     assert page.fetched == []
     assert "script" not in page.tags
@@ -133,8 +143,8 @@ def test_the_page_is_whole_and_fetches_nothing(folder: RunFolder) -> None:
     assert page.tags.count("svg") == 15
 
 
-def test_the_numbers_of_the_run_are_in_it(folder: RunFolder) -> None:
-    text = " ".join(Page(write_report(folder).read_text()).text.split())
+def test_the_numbers_of_the_run_are_in_it(written: str) -> None:
+    text = " ".join(Page(written).text.split())
     assert "25.0 % → 93.8 %" in text
     assert "Greedy accuracy on 256 held-out questions, before the first update and after update 40." in text
     assert "6 of them got no verdict" in text
@@ -166,8 +176,8 @@ def test_chances_among_samples_have_their_curve_and_their_intervals(folder: RunF
     assert page.tags.count("svg") == 16
 
 
-def test_a_reward_has_the_colour_of_its_outcome(folder: RunFolder) -> None:
-    shown = re.findall(r'<span class="reward (\w+)">([^<]+)</span>', write_report(folder).read_text())
+def test_a_reward_has_the_colour_of_its_outcome(written: str) -> None:
+    shown = re.findall(r'<span class="reward (\w+)">([^<]+)</span>', written)
     assert set(shown) == {("right", "1.00"), ("wrong", "0.10"), ("none", "no reward")}
 
 
