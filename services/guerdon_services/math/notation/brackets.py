@@ -1,6 +1,7 @@
 """Brackets: which there are, which belong together, and what stands outside all of them."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from guerdon_services.math.notation.lexer import Token, Unreadable
 
@@ -30,7 +31,7 @@ def levels(tokens: Sequence[Token]) -> Iterator[tuple[Token, int]]:
         depth += opens
 
 
-def split(tokens: list[Token], separators: Collection[str]) -> list[list[Token]]:
+def split(tokens: list[Token], separators: AbstractSet[str]) -> list[list[Token]]:
     """Parts between separating marks outside all brackets; empty ones stay.
 
     Raises:
@@ -39,9 +40,9 @@ def split(tokens: list[Token], separators: Collection[str]) -> list[list[Token]]
     return split_with(tokens, separators)[0]
 
 
-def split_with(tokens: list[Token], separators: Collection[str]) -> tuple[list[list[Token]], list[str]]:
+def split_with(tokens: list[Token], separators: AbstractSet[str]) -> tuple[list[list[Token]], list[str]]:
     """As `split`, with the marks that separate the parts. Raises Unreadable."""
-    if not any(token.text in separators for token in tokens):
+    if separators.isdisjoint([token.text for token in tokens]):
         return [tokens], []
     cuts = [
         index

@@ -27,10 +27,9 @@ _LEXEME = re.compile(
     r"|\\(?P<escaped>.)"
     r"|(?P<grouped>(?<![\d._^])[1-9]\d{0,2}(?P<mark>\{(?:,|\\,)\}|,\s*\\!\s*|\\[,;:! ]|,|\s|~)"
     r"\d{3}(?:(?P=mark)\d{3})*(?:\.\d+)?(?!\d)(?!(?P=mark)\d)(?!\s*/))"
-    r"|(?P<cycle>(?<![\d.])\d+\.\d*\(\d{1,50}\)(?=\s*(?:$|[,;$)\]}%=])))"
     r"|(?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+(?![\d.]))?|\.\d+)"
     r"|(?P<word>[^\W\d_]+)"
-    r"|(?P<operator><=|>=|!=|==|=>|->|\*\*|\.{3}|.)",
+    r"|(?P<operator><=|>=|!=|==|=>|->|\*\*|.)",
     re.DOTALL,
 )
 _BRACED = re.compile(r"\s*\{([^{}]*)\}")
@@ -38,6 +37,7 @@ _SIMPLE = re.compile(r"\s*[-+]?[\d.,/ ]*\d\s*")
 _SEPARATORS = re.compile(r"[^0-9.]")
 #: What follows a number, a command or a font, at the place where the lexer stands.
 _DECIMALS = re.compile(r",(\d+)(?![\d,])")
+_CYCLE = re.compile(r"\.?\(\d{1,50}\)(?=\s*(?:$|[,;$)\]}%=]))")
 _DIGITS = re.compile(r"\d+")
 _BARE_FRACTION = re.compile(r"\s*(\d)(?:\s*(\d)|(?=\s*\{))")
 _ROW_SPACE = re.compile(r"\s*\[\s*-?[\d.]+\s*(?:pt|e[mx]|[mc]m|in|bp|pc)\s*\]")
@@ -57,7 +57,6 @@ _MULTICHARACTER = {
     "=>": ",",
     "->": r"\to",
     "**": "^",
-    "...": r"\dots",
 }
 
 
@@ -121,23 +120,21 @@ class _Lexer:
 
     def _take(self, match: re.Match[str]) -> None:
         kind, found = match.lastgroup, match.group()
-        if kind == "space":
-            self._spaced = True
+        if kind == "operator":  # the most frequent first
+            self._operator(found)
         elif kind == "number":
             self._number(found)
+        elif kind == "command":
+            self._command(match.group("command"))
+        elif kind == "space":
+            self._spaced = True
         elif kind == "word":
             self._word(found)
+        elif kind == "escaped":
+            self._escaped(match.group("escaped"))
         elif kind == "repeating":
             before, _, cycle = found.partition("\\")
             self._add("number", f"{before}({re.sub(r'[^0-9]', '', cycle)})")
-        elif kind == "cycle":
-            self._add("number", found)
-        elif kind == "operator":
-            self._operator(found)
-        elif kind == "command":
-            self._command(match.group("command"))
-        elif kind == "escaped":
-            self._escaped(match.group("escaped"))
         elif kind == "name":
             self._environment(match)
         else:
@@ -153,6 +150,11 @@ class _Lexer:
             if rest and found.isdigit():
                 self._at = rest.end()
                 found = f"{found}.{rest.group(1)}"
+        if self._text.startswith("(" if "." in found else ".(", self._at):
+            cycle = _CYCLE.match(self._text, self._at)  # 0.1(6), 2.(3)
+            if cycle:
+                self._at = cycle.end()
+                found += cycle.group()
         self._add("number", found)
 
     def _grouped(self, match: re.Match[str]) -> None:
@@ -169,7 +171,7 @@ class _Lexer:
 
     def _word(self, found: str) -> None:
         if not found.isascii():
-            self._add("text", found)
+            self._add("mark" if found in WORDS else "text", WORDS.get(found, found))
             return
         spelling = WORDS.get(found) or WORDS.get(found.lower() if len(found) > 3 else found)
         if found == "U" and self._tokens and self._tokens[-1].text in _CLOSING:
@@ -186,8 +188,12 @@ class _Lexer:
     def _operator(self, found: str) -> None:
         if found == "$" or (found == "**" and not self._is_power()):
             return
+        if found == "." and self._text.startswith("..", self._at):
+            self._at += 2
+            found = r"\dots"
         found = _MULTICHARACTER.get(found, found)
-        self._bracket(found)
+        if found in "()[]":
+            self._bracket(found)
         self._add("mark", found)
 
     def _is_power(self) -> bool:
@@ -285,7 +291,7 @@ class _Lexer:
             return
         inside = braced.group(1)
         word = inside.strip(" ~\t\n")
-        if word in ("e", "i", "cis") or (
+        if word in ("e", "i", "cis", "gcd", "lcm") or (
             name == "mathrm" and (word in FUNCTION_NAMES or word in ("d", "D", "P"))
         ):
             self._at = braced.end()

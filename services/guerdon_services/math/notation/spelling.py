@@ -22,7 +22,9 @@ _CHARACTERS = {
     "“": '"', "”": '"', "’": "'", "‘": "'", "′": "'", "″": "''", "，": ",", "、": ",", "；": ";", "：": ":", "（": "(",
     "）": ")", "．": ".", "。": ".", "【": "[", "】": "]", "⟨": "(", "⟩": ")", "〈": "(", "〉": ")", "⌊": r"\lfloor ",
     "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "…": r"\dots ", "⋯": r"\cdots ", "€": "€", "£": "£", "¥": "¥",
-    "¢": " cents", "∶": ":", "元": "¥", "円": "¥", "￥": "¥", "或": " or ", "和": " and ", "且": " and ",
+    "¢": " cents", "∀": r"\forall ", "∃": r"\exists ", "∥": r"\parallel ", "⊥": r"\perp ", "∠": r"\angle ",
+    "△": r"\triangle ", "「": '"', "」": '"', "『": '"', "』": '"',
+    "∶": ":", "元": "¥", "円": "¥", "￥": "¥", "或": " or ", "和": " and ", "且": " and ",
     "α": r"\alpha ", "β": r"\beta ",
     "γ": r"\gamma ", "δ": r"\delta ",
     "ε": r"\epsilon ", "θ": r"\theta ", "λ": r"\lambda ", "μ": r"\mu ", "ρ": r"\rho ", "σ": r"\sigma ", "τ": r"\tau ",
@@ -120,7 +122,8 @@ ENGLISH = frozenset(
 #: Words that stand for a mark.
 WORDS = {
     "sqrt": r"\sqrt", "pi": r"\pi", "infinity": r"\infty", "infty": r"\infty", "inf": r"\infty", "oo": r"\infty",
-    "and": "and", "or": "or", "frac": r"\frac", "rac": r"\frac", "dfrac": r"\frac", "union": r"\cup",
+    "and": "and", "or": "or", "und": "and", "oder": "or", "и": "and",
+    "или": "or", "frac": r"\frac", "rac": r"\frac", "dfrac": r"\frac", "union": r"\cup",
     "theta": r"\theta", "alpha": r"\alpha", "beta": r"\beta", "lambda": r"\lambda", "degrees": "°", "degree": "°",
     "deg": "°", "percent": "%", "percentage": "%", "pct": "%",
 }  # fmt: skip

@@ -3,7 +3,10 @@ r"""Spellings that few use, in the one that all others share: C_{10}^{3}, 6.02 x
 import re
 
 #: One of these is in each of the spellings below; a text without them is left alone.
-_MARKS = re.compile(r"[xX] ?10|[CAP]\}? ?[_^]|['._]\d{3}[^\d]|['._]\d{3}$|\+/-|\^\{?o|^\^|Rs|/_")
+_MARKS = re.compile(
+    r"[xXCAP'._+^R/U](?:(?<=[xX]) ?10|(?<=[CAP])\}? ?[_^]|(?<=['._])\d{3}(?!\d)|(?<=\+)/-|(?<=\^)\{?o|(?<=R)s|(?<=/)_"
+    r"|(?<=U)S ?\\?\$)"
+)
 _BY_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _LETTER = r"(?:\\(?:mathrm|text)\s*\{\s*(?P<upright>[CAP])\s*\}|(?P<letter>[CAP]))"
 _UPRIGHT = rf"(?<![a-zA-Z\\]){_LETTER}"
@@ -31,7 +34,7 @@ _CALLED = re.compile(r"\s*\$*\s*([CPA])\s*\(\s*(\d{1,4})\s*,\s*(\d{1,4})\s*\)\s*
 
 def common(text: str) -> str:
     """A text in ASCII with its rare spellings replaced."""
-    if not _MARKS.search(text):
+    if not _MARKS.search(text) and not text.startswith("^"):
         return text
     text = _BY_TEN.sub("*", text)
     for pattern in _CHOICES:
@@ -39,6 +42,7 @@ def common(text: str) -> str:
     text = _GROUPS.sub(_ungrouped, text)
     text = _SLANTED.sub(r"\\frac{\1}{\2}", text)
     text = _DEGREES.sub(r"^{\\circ}", text)
+    text = text.replace("US$", "$").replace(r"US\$", r"\$")
     return _RUPEES.sub("₹", text).replace("+/-", r"\pm ")
 
 

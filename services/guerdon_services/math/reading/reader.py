@@ -11,8 +11,15 @@ from guerdon_services.math.notation.lexer import Token, Unreadable
 from guerdon_services.math.notation.numerals import number
 from guerdon_services.math.reading import matrices
 from guerdon_services.math.reading.compound import compound
+from guerdon_services.math.reading.domains import (
+    QUANTIFIERS,
+    excepted,
+    statement,
+    without_domain,
+    without_domains,
+)
 from guerdon_services.math.reading.leaves import leaf, words
-from guerdon_services.math.reading.named import ALL_BUT, NUMBER_SETS
+from guerdon_services.math.reading.named import NUMBER_SETS
 from guerdon_services.math.reading.relations import SIGNS, related
 from guerdon_services.math.reading.shapes import (
     REALS,
@@ -39,13 +46,8 @@ _STRUCTURAL = frozenset(
     {*OPENERS, *CLOSERS, *_LISTED, *SIGNS, ";", r"\cup", r"\setminus", r"\mathbbR", r"\mathbbR+", "end"}
 ) - {"{", "}"}
 _TAIL_WORDS = frozenset(["for all", "for any", "for every", "for each", "for some", "where"])
-_DOMAIN = re.compile(
-    r"\\?[a-zA-Z]+(?:_\w|,[a-zA-Z])*\\in(?:\\mathbb|\\bar ?)?[RQZNC](?:[\^_]?\{?[+*-]\}?){0,2}(?:,?\\?[a-zA-Z]\\neq0)?"
-)
 #: Digits that repeat up to the end of a decimal.
 _CYCLE = re.compile(r"(?:([0-8])\1\1+|(\d{2,9}?)\2+)$")
-#: Longest domain, in tokens.
-_MAX_DOMAIN = 14
 _INTRODUCTION = re.compile(r".*(?:\bis|\bare|:|=)$", re.DOTALL)
 _TRAILING = frozenset(
     {
@@ -88,14 +90,17 @@ class Reader:
         tokens = unwrapped(tokens)
         if not tokens:
             return Words("", unread=True)
-        if joined := compound(tokens):
+        if tokens[0].text in QUANTIFIERS:
+            return Words(statement(tokens))
+        if tokens[0].kind == "number" and (joined := compound(tokens)):
             return joined
-        if tokens[0].kind in ("text", "word") and (rest := _excepted(tokens)):
+        if tokens[0].kind in ("text", "word") and (rest := excepted(tokens)):
             removed = self.read(rest, depth + 1)
             return Without(REALS, removed.value if isinstance(removed, Labelled) else removed)
-        if not any(token.text in _STRUCTURAL for token in tokens):
+        if _STRUCTURAL.isdisjoint([token.text for token in tokens]):
             return leaf(_without_tail(tokens), self.reading)
-        tokens = _without_domain(tokens)
+        if tokens[-1].text == ")" and (rest := without_domain(tokens)) is not tokens:
+            tokens = unwrapped(rest)
         items = _congruences(tokens) or split_list(tokens)
         if len(items) > 1:
             return self._list(items, _conjunction(tokens), depth)
@@ -113,7 +118,7 @@ class Reader:
 
     def _list(self, items: list[list[Token]], kind: Literal["list", "and", "or"], depth: int) -> Shape:
         """A bare list; domains such as `k \\in \\mathbb{Z}` belong to the other items and are left out."""
-        kept = _without_domains(items) or items
+        kept = without_domains(items) or items
         if len(kept) == 1:
             return self.read(kept[0], depth + 1)
         return Many(kind, tuple(self._item(item, depth + 1) for item in kept))
@@ -251,6 +256,12 @@ def _peeled(tokens: list[Token]) -> list[Token]:
     start, end = 0, len(tokens)
     while end - start > 1 and partner.get(start) == end - 1:
         inner = partner.get(start + 1) == end - 2
+        if (
+            tokens[start].text == "{"
+            and not inner
+            and "|" in [token.text for token in tokens[start + 2 : start + 8]]
+        ):
+            break  # {x | x > 0}
         if (tokens[start].text == "{" and (inner or len(split(tokens[start + 1 : end - 1], {","})) == 1)) or (
             tokens[start].text == "(" and inner and tokens[start + 1].text == "("
         ):
@@ -314,51 +325,6 @@ def _without_tail(tokens: list[Token]) -> list[Token]:
             said_more = SIGNS - {r"\in"} if said.startswith("for some") else {"="}
             if ends and not any(rest.text in said_more for rest in tokens[index:]):
                 return unwrapped(tokens[:index])
-    return tokens
-
-
-def _excepted(tokens: list[Token]) -> list[Token]:
-    """What follows "all real numbers except"."""
-    named = list(takewhile(lambda token: token.kind in ("word", "text"), tokens[:8]))
-    for count in range(len(named), 0, -1):
-        if ALL_BUT.fullmatch(" ".join(token.text for token in named[:count]).lower()):
-            return tokens[count:]
-    return []
-
-
-def _is_domain(tokens: list[Token]) -> bool:
-    """`k \\in \\mathbb{Z}`, `n \\in N^*`."""
-    if not 3 <= len(tokens) <= _MAX_DOMAIN or not any(token.text == r"\in" for token in tokens[1:]):
-        return False
-    return _DOMAIN.fullmatch(canonical(tokens).replace(" ", "")) is not None
-
-
-def _without_domains(items: list[list[Token]]) -> list[list[Token]]:
-    """Without the domains among the items; in `a, b \\in \\mathbb{R}` both names belong to one."""
-    kept: list[list[Token]] = []
-    after = False
-    for item in reversed(items):
-        after = _is_domain(item) or (
-            after and len(item) == 1 and item[0].kind == "word" and len(kept) < len(items) - 1
-        )
-        if not after:
-            kept.append(item)
-    return kept[::-1]
-
-
-def _without_domain(tokens: list[Token]) -> list[Token]:
-    """Without a domain in parentheses after a value: `[k\\pi, k\\pi + 1] (k \\in \\mathbb{Z})`."""
-    if len(tokens) < 6 or tokens[-1].text != ")":
-        return tokens
-    for start in range(len(tokens) - 2, max(0, len(tokens) - _MAX_DOMAIN), -1):
-        if tokens[start].text == "(":
-            inside = tokens[start + 1 : -1]
-            if _is_domain(inside):
-                return unwrapped(tokens[:start])
-            # y = x^2 (x > 0) is y = x^2, x > 0.
-            condition = any(token.text in SIGNS for token in inside) and inside[0].kind == "word"
-            named = condition and any(token.text == inside[0].text for token in tokens[:start])
-            return [*tokens[:start], Token("mark", ","), *inside] if named else tokens
     return tokens
 
 

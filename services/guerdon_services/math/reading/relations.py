@@ -34,7 +34,7 @@ _MAX_LABEL = 60
 _LABEL = re.compile(
     r"(?:\\?[a-zA-Z]+(?:\s?[a-zA-Z])*)(?:_(?:\{[^{}]*\}|\w)|'|\^\{-1\})*\s*(?:\((?P<arguments>[\w\s,\\]*)\))?|\|(?:[A-Z]{1,3}|z)\|"
     r"|\([a-zA-Z]\w*(?:\s*,\s*[a-zA-Z]\w*)*\)|[A-Z](?:\w|_\{\w+\})*\s*:\s*[A-Z](?:\w|_\{\w+\})*"
-    r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\frac\{d\w?\}\{d\w\}"
+    r"|\\frac\{[A-Z]+\}\{[A-Z]+\}|\\frac\{d\w?\}\{d\w\}|[PE]\s*\([^()]{1,40}\)"
     r"|\\angle\s*\{?\w+\}?|\\bar \w+|[A-Z](?:\s*\\c[au]p\s*[A-Z])+|\\lim_\{[^{}]*\}.{1,20}"
 )
 _CONSTANT = re.compile(r"\\(?:pi|infty|emptyset)|[ei]")

@@ -41,7 +41,7 @@ CURRENCY_CODES = frozenset({"rs", "usd", "eur", "gbp", "inr", "cny", "rmb"})
 _SHORT = frozenset(
     {
         "cm", "mm", "km", "dm", "in", "ft", "yd", "mi", "kg", "mg", "lb", "oz", "ms", "hr", "ml", "mL",
-        "kW", "Hz", "kJ", "Pa", "eV", "mol", "rad", "deg", "pm", "am", "st", "nd", "rd", "th", "sq", "cu",
+        "kW", "Hz", "kJ", "Pa", "eV", "mol", "rad", "deg", "pm", "am", "US", "st", "nd", "rd", "th", "sq", "cu",
     }
 )  # fmt: skip
 _RAISING = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
@@ -177,6 +177,7 @@ def factor(unit: str) -> tuple[str, Fraction] | None:
 def _spelled_out(unit: str) -> str:
     text = re.sub(r"\\text|[{}\s]+", " ", unit).lower()
     text = re.sub(r"\bper\b", "/", text)
+    text = re.sub(r"\bus (?=dollar)", "", text)
     return " ".join(_SPELLED.get(word, word) for word in text.split())
 
 
