@@ -112,6 +112,11 @@ class Engine(Protocol):
         """The longest prompt and response together, in tokens; None when there is no limit."""
         ...
 
+    @property
+    def preemptions(self) -> int:
+        """How often a response was taken out of memory to make room, and computed anew so far."""
+        ...
+
     def versions(self) -> VersionsResponse:
         """The version that answers now, and those that can still be read; called from any thread."""
         ...

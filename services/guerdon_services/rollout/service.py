@@ -2,8 +2,11 @@
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from guerdon.types import GenerateResult, GenerateSample, Sampling, Status, VersionsResponse
 from guerdon_services import models
@@ -93,6 +96,10 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
     def device_memory(self) -> dict[str, int]:
         """Of the device that samples."""
         return models.device_memory(self.settings.device)
+
+    def collectors(self) -> Sequence[Collector]:
+        """What the engine counts."""
+        return [_EngineCounts(lambda: self._engine)]
 
     def details(self) -> dict[str, str]:
         """Which policy, from where, run by what."""
@@ -227,6 +234,23 @@ class RolloutGenerator(Generator[RolloutSettings], Versioned):
         return GenerateResult(
             id=sample.id, status=Status.OK, rollouts=rollouts, prompt_token_ids=list(rows[0].prompt_ids)
         )
+
+
+class _EngineCounts(Collector):
+    """Nothing until the engine is there."""
+
+    def __init__(self, engine: Callable[[], Engine | None]) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        engine = self._engine()
+        if engine is None:
+            return []
+        name, meaning = "guerdon_rollout_preemptions", "Responses taken out of the KV cache to make room"
+        return [CounterMetricFamily(name, meaning, value=engine.preemptions)]
+
+    def describe(self) -> Iterable[Metric]:
+        return []
 
 
 def _row_seed(seed: int, number: int) -> int:

@@ -49,6 +49,8 @@ class Process:
         self._clean = True
         self.metrics = Metrics()
         self.metrics.describe(service.name, service.version, service.device_memory)
+        for collector in service.collectors():
+            self.metrics.registry.register(collector)
         self.dispatcher = Dispatcher(service, settings, self.metrics)
         self._watchdog = Watchdog(
             lambda: self.dispatcher.lane.calls.silent_s,

@@ -27,6 +27,7 @@ from guerdon_services.runtime.listening import Listener
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+    from prometheus_client.registry import Collector
 
     from guerdon_services.runtime.dispatch import Dispatcher
 
@@ -131,6 +132,10 @@ class Service(ABC, Generic[SettingsT]):
     def device_memory(self) -> dict[str, int]:
         """Bytes of the accelerator's memory by state (allocated, reserved, free); called at any time."""
         return {}
+
+    def collectors(self) -> "Sequence[Collector]":
+        """Prometheus metrics of the service's own, read at any time."""
+        return ()
 
     def routes(self, dispatch: "Dispatcher") -> "APIRouter | None":
         """HTTP routes of the service's own; their work goes through `dispatch` like everybody's.

@@ -59,7 +59,7 @@ class FakeCore:
         self.dead = False
         self.aborts = 0
         self.asked = 0
-        self.gauge = SimpleNamespace(full=False, steps=0)
+        self.gauge = SimpleNamespace(full=False, steps=0, preemptions=0)
         self.pids = [-1]
 
     async def ready(self, version: int) -> None:

@@ -31,6 +31,7 @@ from guerdon_services.rollout.service import RolloutGenerator
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.listening import Piece
 from guerdon_services.runtime.process import running
+from guerdon_services.runtime.scorer import Unscorable
 from guerdon_services.runtime.settings import Address, RuntimeSettings
 from tests.services.conftest import byte_tokenizer
 from tests.services.rollout import openai_calls, stopping_calls
@@ -188,6 +189,21 @@ def test_vllm_finds_stop_strings_at_the_tokens_where_we_do(
             # What the engine does: vLLM says at which token a response ends, we say what its text is.
             assert StopStrings(tokenizer, stop, ignored=least).cut(token_ids[:size]) == cut
             return
+
+
+def test_a_greedy_group_has_equal_responses(engine: VllmEngine) -> None:
+    # vLLM refuses several greedy responses in one request.
+    first, *others = engine.generate([replace(GREEDY, seed=None)] * 3)
+    assert [one.token_ids for one in others] == [first.token_ids] * 2
+
+
+@pytest.mark.parametrize(("temperature", "why"), [(0.001, "at 0, or at 0.01 and more"), (3.0, "temperature")])
+def test_what_vllm_does_not_sample_is_refused_by_name(
+    engine: VllmEngine, temperature: float, why: str
+) -> None:
+    for listener in (None, Heard(tokens=True)):
+        with pytest.raises(Unscorable, match=f"sampling.*{why}"):
+            engine.generate([replace(ROW, temperature=temperature, listener=cast(Any, listener))])
 
 
 def test_a_seed_decides_the_sample(engine: VllmEngine) -> None:

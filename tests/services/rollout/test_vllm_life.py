@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from guerdon_services import models
 from guerdon_services.rollout.engines.vllm import VllmEngine
+from guerdon_services.rollout.service import RolloutGenerator
 from guerdon_services.rollout.settings import RolloutSettings
 from guerdon_services.runtime.scorer import NotReady
 from tests.services.rollout.fake_vllm import (
@@ -227,3 +229,31 @@ def test_end_tokens_are_those_of_the_generation_config(
     engine = VllmEngine(RolloutSettings(model=model), cast(Any, lambda path: FakeCore(world, path)))
     assert engine._end_tokens == {5, 6}
     engine.close()
+
+
+def test_preemptions_are_counted_over_all_lives(
+    engine_of: Any, world: World, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = RolloutGenerator(RolloutSettings(model=tiny_llama))
+    registry = CollectorRegistry()
+    for collector in service.collectors():
+        registry.register(collector)
+    name = "guerdon_rollout_preemptions_total"
+    assert registry.get_sample_value(name) is None
+    engine = engine_of()
+    monkeypatch.setattr(service, "_engine", engine)
+    world.cores[-1].gauge.preemptions = 3
+    assert registry.get_sample_value(name) == 3
+    world.cores[-1].dead = True
+    until(lambda: engine.state == "version 0 serves" and len(world.cores) == 2)
+    world.cores[-1].gauge.preemptions = 2
+    assert registry.get_sample_value(name) == 5
+
+
+def test_equal_greedy_rows_are_asked_for_one_by_one(engine_of: Any, world: World) -> None:
+    # vLLM refuses several greedy responses in one request.
+    engine = engine_of()
+    engine.generate([ROW] * 3)
+    assert world.cores[-1].asked == 1
+    engine.generate([replace(ROW, temperature=0.0)] * 3)
+    assert world.cores[-1].asked == 4

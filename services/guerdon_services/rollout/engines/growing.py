@@ -34,7 +34,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Ending:
-    """How vLLM ended a response; `stop_reason` is the stop string or the end token, `versions` are those that wrote it."""
+    """How vLLM ended a response; `stop_reason` is the stop string or the end token, `versions` wrote it."""
 
     tokens: Tokens
     finish_reason: str

@@ -30,6 +30,8 @@ class TransformersEngine:
     """Runs any causal model of transformers, on CPU or GPU; one call at a time."""
 
     name = "transformers"
+    #: A batch that was begun has its memory.
+    preemptions = 0
 
     def __init__(self, settings: RolloutSettings) -> None:
         models.set_threads(settings.threads)

@@ -107,6 +107,11 @@ class VllmEngine:
         return self._context_length
 
     @property
+    def preemptions(self) -> int:
+        """What vLLM counts, of all engines that there were."""
+        return self._updates.preemptions
+
+    @property
     def hold(self) -> Hold:
         """What a trainer does to the engine; for what runs on the engine's loop (`call`)."""
         return self._hold

@@ -53,27 +53,31 @@ class Core:
         self._guard = Guard()
         try:
             with self._guard.marking():
-                self._llm = _start(settings, path, self.gauge)
+                llm = _start(settings, path, self.gauge)
         except BaseException:
             self._guard.close()
             raise
-        manager: Any = self._llm.engine_core.resources.engine_manager  # type: ignore[attr-defined]
+        self._llm: AsyncLLM | None = llm
+        #: Tokens of the longest prompt and response together.
+        self.context_length: int = llm.model_config.max_model_len
+        manager: Any = llm.engine_core.resources.engine_manager  # type: ignore[attr-defined]
         self.pids: list[int] = [process.pid for process in manager.processes]
         self._adapter: LoRARequest | None = None
 
     @property
     def dead(self) -> bool:
         """Whether the engine's processes have ended."""
-        return self._llm.errored
-
-    @property
-    def context_length(self) -> int:
-        """Tokens of the longest prompt and response together."""
-        return self._llm.model_config.max_model_len
+        return self._llm is None or self._llm.errored
 
     @property
     def llm(self) -> AsyncLLM:
-        """vLLM's own object."""
+        """vLLM's own object.
+
+        Raises:
+            EngineDied: it was ended.
+        """
+        if self._llm is None:
+            raise EngineDied("the engine was ended")
         return self._llm
 
     async def ready(self, version: int) -> None:
@@ -82,8 +86,8 @@ class Core:
         Raises:
             EngineDied, RuntimeError: the model does not run here.
         """
-        await self._llm.collective_rpc("guerdon_ready")
-        await self._llm.update_weight_version(str(version))
+        await self.llm.collective_rpc("guerdon_ready")
+        await self.llm.update_weight_version(str(version))
         await self.sample(Row((1,), 1, 0.0, 1.0, 0, (), 0), 1, frozenset())
 
     async def sample(self, row: Row, n: int, end_tokens: frozenset[int]) -> list[CompletionOutput]:
@@ -136,7 +140,7 @@ class Core:
         self, prompt_ids: Sequence[int], parameters: SamplingParams
     ) -> AsyncGenerator[RequestOutput]:
         prompt: Any = {"prompt_token_ids": list(prompt_ids)}
-        answers: Any = self._llm.generate(prompt, parameters, uuid.uuid4().hex, lora_request=self._adapter)
+        answers: Any = self.llm.generate(prompt, parameters, uuid.uuid4().hex, lora_request=self._adapter)
         try:
             async with aclosing(answers) as parts:
                 async for part in parts:
@@ -148,49 +152,52 @@ class Core:
 
     async def pause(self, how: Pause) -> None:
         """Sample no more; running requests end first, are aborted, or wait for `resume`."""
-        await self._llm.pause_generation(mode=how, clear_cache=how != "keep")
+        await self.llm.pause_generation(mode=how, clear_cache=how != "keep")
 
     async def reload(self, path: Path, version: int, *, keep: bool) -> None:
         """Read the weights of a Hugging Face folder; call while paused. Nothing computed by the old ones stays.
 
         With `keep`, requests that wait compute their keys and values anew, and go on from where they were.
         """
-        await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
+        await self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
         await self.forget(version, keep=keep)
 
     async def adapt(self, adapter: Path | None, version: int, *, keep: bool) -> None:
         """Put another adapter on the model, or none; call while paused. `keep` is as for `reload`."""
         if adapter is None:
             if self._adapter is not None:
-                await self._llm.remove_lora(_ADAPTER)
+                await self.llm.remove_lora(_ADAPTER)
             self._adapter = None
         else:
             # In place: requests that wait go on with it.
             name, path = f"version {version}", str(adapter)
-            await self._llm.add_lora(LoRARequest(name, _ADAPTER, path, load_inplace=True))
+            await self.llm.add_lora(LoRARequest(name, _ADAPTER, path, load_inplace=True))
             self._adapter = LoRARequest(name, _ADAPTER, path)
         await self._call_it(version, keep=keep)
 
     async def forget(self, version: int, *, keep: bool = True) -> None:
         """Nothing of other weights stays, nor of what they computed; those that are loaded are called `version`."""
-        await self._llm.collective_rpc("guerdon_reloaded")
+        await self.llm.collective_rpc("guerdon_reloaded")
         # With a whole model vLLM gives up the adapter.
         self._adapter = None
         await self._call_it(version, keep=keep)
 
     async def _call_it(self, version: int, *, keep: bool) -> None:
-        if not await self._llm.reset_prefix_cache(reset_running_requests=keep):
+        if not await self.llm.reset_prefix_cache(reset_running_requests=keep):
             raise RuntimeError("vLLM did not give up its prefix cache")
-        await self._llm.update_weight_version(str(version))
+        await self.llm.update_weight_version(str(version))
 
     async def resume(self) -> None:
         """Sample again."""
-        await self._llm.resume_generation()
+        await self.llm.resume_generation()
 
     def stop(self) -> None:
         """End the engine's processes."""
-        with suppress(Exception):  # a dead engine may fail at that in many ways; what counts is below
-            self._llm.shutdown(timeout=5)
+        # Let go of here: vLLM ends itself once more when it is collected, and at exit would find its own modules gone.
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            with suppress(Exception):  # a dead engine may fail at that in many ways; what counts is below
+                llm.shutdown(timeout=5)
         self._guard.close()
 
 
@@ -200,6 +207,7 @@ class _Gauge(StatLoggerBase):
     def __init__(self) -> None:
         #: Counts steps: a sign of life.
         self.steps = 0
+        self.preemptions = 0
         self.kv_usage = 0.0
         self.running = 0
 
@@ -210,6 +218,8 @@ class _Gauge(StatLoggerBase):
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         self.steps += 1
+        if iteration_stats is not None:
+            self.preemptions += iteration_stats.num_preempted_reqs
         if scheduler_stats is not None:
             self.kv_usage, self.running = scheduler_stats.kv_cache_usage, scheduler_stats.num_running_reqs
 

@@ -53,7 +53,8 @@ class Updates:
         self._idle = asyncio.Event()
         self._idle.set()
         self._running = 0
-        self._began = 0
+        #: What engines that are gone have counted.
+        self._began = self._preempted = 0
         self._pause_s, self._try_at = _FIRST_PAUSE_S, 0.0
         self._broken = "the engine is being started"
         self._refusal = followed.refusal
@@ -70,6 +71,11 @@ class Updates:
     def steps(self) -> int:
         """Grows with every step of any engine, and with every start."""
         return self._began + (0 if self._core is None else self._core.gauge.steps)
+
+    @property
+    def preemptions(self) -> int:
+        """How often any engine took a response out of its KV cache to make room."""
+        return self._preempted + (0 if self._core is None else self._core.gauge.preemptions)
 
     @property
     def state(self) -> str:
@@ -306,7 +312,10 @@ class Updates:
 
     async def _begin(self) -> None:
         source, version = self._followed.source, self._followed.version
-        self._began += 1 + (0 if self._core is None else self._core.gauge.steps)
+        if self._core is not None:
+            self._began += self._core.gauge.steps
+            self._preempted += self._core.gauge.preemptions
+        self._began += 1
         self._core = self._start(source.model)
         self._loaded = Source(source.model)
         try:
