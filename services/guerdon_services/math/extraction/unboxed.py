@@ -52,13 +52,13 @@ _HEADING = re.compile(r"(?im)^[ \t>#*]{0,12}(?:the )?(?:final |correct )?answers
 #: The answer, as languages call it. Literals in lower case: the search takes one look at most characters.
 _NOUN = re.compile(
     "answer|ans|option|choice|solution|答案|最终结果|解答|正解|答え|정답|답|réponse|antwort|ergebnis|respuesta|resposta"
-    "|risposta|antwoord|odpowiedź|odpowiedz|cevap|jawaban|đáp án|đáp số|ответ|відповідь|الإجابة|الجواب|उत्तर"
+    "|risposta|antwoord|odpowiedź|odpowiedz|cevap|jawaban|đáp án|đáp số|ответ|відповідь|απάντηση|الإجابة|الجواب|उत्तर"
 )
 #: From that to the answer itself: "s to the last question would then be".
 _IS = re.compile(
     r"(?:s|nya|\.)?(?: (?:to|for|of|in)\b[^.:=\n]{1,80}?)?(?:,?\s\w{1,15}){0,2}?,?[\s*_\"'”)」）]{0,6}"
     r"(?:\b(?:is|are|was|be|equals?|est|sont|ist|lautet|beträgt|es|son|é|è|jest|adalah|là|равен|равно"
-    r"|равняется)\b"
+    r"|равняется|είναι)\b"
     r"|[:：=≈→—–]|-(?=\s)|应该是|应该为|应是|应为|应选|即为|就是|等于|是|为|為|选|選|は|이|가|은|는|هي|هو|है)"
 )
 _BARE_IS = re.compile(r"s?[\s*_\"'”)]*(?:is|are|[:：=])")
