@@ -82,6 +82,8 @@ _NO_ANSWER = re.compile(
     r"|below\b|above\b|正确|合理)",
     re.IGNORECASE,
 )
+#: "The answer is 42? No, it is 43."
+_DOUBTED = re.compile(rf"[^.!?\n]{{1,60}}\?\s{{1,3}}(?:no\b|nope\b|wait\b|{NO_BEGINNING})", re.IGNORECASE)
 _COPULA = re.compile(
     r"\b(?:is|are|was|equals?|be|est|sont|ist|sind|beträgt|es|son|é|è|равен|равна|равно)\b|等于|为|是|は|=",
     re.IGNORECASE,
@@ -197,7 +199,7 @@ def _after(text: str, start: int) -> str:
 def _announced(text: str, sure: bool) -> str | None:
     """The answer in what follows "the answer is"."""
     text = _without_filler(text)
-    if _NO_ANSWER.match(text):
+    if _NO_ANSWER.match(text) or _DOUBTED.match(text):
         return None
     return _phrase(text) if sure else _equated(text)
 
