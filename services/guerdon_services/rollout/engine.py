@@ -34,7 +34,8 @@ class Row:
     frequency_penalty: float = 0.0
     #: 1 is off.
     repetition_penalty: float = 1.0
-    #: The first so many tokens are no end or stop token, and a stop string that is complete with them does not count.
+    #: The first so many tokens are no end token (ignored or not) and no stop token; a stop string that is complete with
+    #: them does not count.
     min_new_tokens: int = 0
     ignore_eos: bool = False
     #: Also give log-probs at temperature 1.

@@ -132,6 +132,14 @@ def test_the_end_token_can_be_ignored(engine: TransformersEngine) -> None:
         assert 2 in sampled.token_ids
 
 
+def test_the_least_tokens_hold_no_end_token_even_where_it_is_ignored(engine: TransformersEngine) -> None:
+    rows = [replace(ROW, seed=seed, max_new_tokens=40, ignore_eos=True) for seed in range(40)]
+    held = [row for row, one in zip(rows, engine.generate(rows), strict=True) if 2 in one.token_ids[:30]]
+    assert held, "some response must hold it for this test to say anything"
+    for sampled in engine.generate([replace(row, min_new_tokens=30) for row in held]):
+        assert 2 not in sampled.token_ids[:30]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
 def test_raw_logprobs_are_at_temperature_1(
     engine: TransformersEngine, tiny_llama: Path, temperature: float

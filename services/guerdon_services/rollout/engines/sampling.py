@@ -21,7 +21,7 @@ class Sampler:
 
     A row's randomness is a stream of uniform numbers from its own seed, turned into tokens by the inverse of
     the cumulative distribution: the same seed gives the same response in any company. `end_tokens` are the ids
-    that end each row's response.
+    that are not drawn among each row's first `min_new_tokens`.
     """
 
     def __init__(

@@ -123,7 +123,9 @@ class TransformersEngine:
             _Progress(row, self.tokenizer, end, self.version) for row, end in zip(rows, ends, strict=True)
         ]
         logits_BV, state = self._prefill(rows)
-        sampler = Sampler(rows, ends, logits_BV.shape[-1], self._device)
+        # As vLLM does: the least tokens hold no end token, not even one that would be ignored.
+        early = [end | self._eos | end_tokens(None, self.tokenizer) for end in ends]
+        sampler = Sampler(rows, early, logits_BV.shape[-1], self._device)
         active = list(progress)
         while True:
             tokens_B, logps_B, raws_B = sampler.draw(logits_BV)
