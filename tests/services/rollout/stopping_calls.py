@@ -1,7 +1,7 @@
 """Where stop strings end a response, asked of any engine; both engines' tests run it."""
 
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 from guerdon_services.rollout.engine import Engine, Row, Sampled
 from guerdon_services.rollout.engines.stopping import decode
