@@ -1,7 +1,6 @@
 """Where stop strings end a response, asked of any engine; both engines' tests run it."""
 
 from dataclasses import replace
-from typing import cast
 
 from guerdon_services.rollout.engine import Engine, Row, Sampled
 from guerdon_services.rollout.engines.stopping import decode
@@ -44,10 +43,8 @@ def run(engine: Engine) -> None:
 
 def _telling(engine: Engine) -> tuple[tuple[int, ...], Sampled, list[str]]:
     """A prompt whose greedy response holds no end token, which the least tokens would not, and many letters."""
-    ends: set[Any] = {
-        2,
-        engine.tokenizer.convert_tokens_to_ids("<|end|>"),
-    }  # Llama's and Qwen's configurations say 2
+    # 2 in the configurations of Llama and Qwen.
+    ends = {2, engine.tokenizer.get_vocab()["<|end|>"]}
     for token in range(60, 120):
         [whole] = engine.generate([replace(GREEDY, prompt_ids=(token,))])
         said = [decode(engine.tokenizer, [token]) for token in whole.token_ids]
