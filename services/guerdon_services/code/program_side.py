@@ -3,12 +3,14 @@
 Nothing here is to be trusted: the program shares this process. All it can do is answer wrongly.
 """
 
+import asyncio
 import builtins
 import copy
 import enum
 import operator
 import sys
 from collections.abc import Callable
+from types import CoroutineType
 from typing import Any, cast
 
 from guerdon_services.code import codec, known
@@ -64,6 +66,8 @@ class ProgramSide:
         self._peer = Peer(self)
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
+        #: One loop for all coroutines, since what they share may belong to it.
+        self._loop: asyncio.AbstractEventLoop | None = None
         #: Names of the types of the task's own setup; their instances cross as records.
         self._record_types: frozenset[str] = frozenset()
 
@@ -83,6 +87,8 @@ class ProgramSide:
             names, record_types = parts
             self._record_types = frozenset(record_types)
             return [self._look_up(name) for name in names]
+        if kind == "await":
+            return self._awaited(self._objects[parts[0]])
         if kind == "names":
             return [name for name in vars(sys.modules["solution"]) if not name.startswith("_")]
         raise ValueError(f"unknown question {kind!r}")
@@ -98,6 +104,12 @@ class ProgramSide:
             return value
         changed = codec.encode(arguments, self._describe_quietly) != before
         return [value, arguments if changed else None]
+
+    def _awaited(self, coroutine: Any) -> Any:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop.run_until_complete(coroutine)
 
     def _describe_quietly(self, value: Any) -> list[Any] | None:
         return None if isinstance(value, _Kept) else self.describe(value)
@@ -117,6 +129,8 @@ class ProgramSide:
             return known.describe(value.value) or self._reference(value.value)
         if isinstance(value, Callback):
             return ["callback", value.number]
+        if isinstance(value, CoroutineType):
+            return ["coroutine", self._number(value)]
         described = known.describe(value)
         if described is not None:
             return described

@@ -1,5 +1,6 @@
 """Runs what a source of tests defines: `check`, unittest cases, or functions and classes in pytest's manner."""
 
+import asyncio
 import inspect
 import unittest
 from collections.abc import Callable, Generator
@@ -25,7 +26,7 @@ def run(module: ModuleType, kind: str, candidate: Any) -> None:
     """
     check = module.__dict__.get("check")
     if kind == "assert" and isinstance(check, FunctionType):
-        check(*[candidate][: len(inspect.signature(check).parameters)])
+        _call(check, *[candidate][: len(inspect.signature(check).parameters)])
         return
     own = [
         value
@@ -109,8 +110,6 @@ def _run_class(kind: type[Any], fixtures: dict[str, Any]) -> int:
 
 def _run_function(function: Any, fixtures: dict[str, Any], kind: type[Any] | None) -> int:
     """Run one test with all its parameters; returns how many runs did not skip themselves."""
-    if inspect.iscoroutinefunction(function):
-        raise Unsupported("the tests are coroutines")
     count = 0
     for values in pytest_subset.parameters_of(function, kind):
         instance = kind() if kind else None
@@ -119,11 +118,18 @@ def _run_function(function: Any, fixtures: dict[str, Any], kind: type[Any] | Non
                 stack.enter_context(_around(instance, "setup_method", "teardown_method"))
             filled = pytest_subset.filled(function, fixtures, values, stack, instance)
             try:
-                function(*([instance] if instance is not None else []), **filled)
+                _call(function, *([instance] if instance is not None else []), **filled)
                 count += 1
             except pytest_subset.Skipped:
                 pass
     return count
+
+
+def _call(test: Callable[..., Any], *arguments: Any, **keywords: Any) -> None:
+    """Call one test; what a test that is a coroutine does comes to its end, too."""
+    outcome = test(*arguments, **keywords)
+    if inspect.iscoroutine(outcome):
+        asyncio.run(outcome)
 
 
 @contextmanager

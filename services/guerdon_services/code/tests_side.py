@@ -161,7 +161,13 @@ class TestsSide:
             return error_instance(error_kind, self.ask, number, message, arguments)
         if kind == "callback":
             return self._functions[parts[0]]
+        if kind == "coroutine":
+            return self._awaited(parts[0])
         return known.rebuild(described)
+
+    async def _awaited(self, number: int) -> Any:
+        """What a coroutine of the program returns; it runs there, all of it, once the tests await this one."""
+        return self.ask("await", number)
 
     def record_type(self, value: Any) -> str | None:
         """The name of the value's type if the tests or their setup define it."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from guerdon.types import Limits
+
 #: All pairs of a lie and a test; by default one in three.
 FULL = os.environ.get("GUERDON_FULL") == "1"
 
@@ -236,6 +238,58 @@ def test_manners_of_testing(ask: Any, name: str, kind: str) -> None:
     assert ask.asserts("def f(x): return x and x + 3", MANNERS[name], kind) in ("WA", "RE")
 
 
+COROUTINES = {
+    "run": "import asyncio\nassert asyncio.run(f(1)) == 2",
+    "check": "async def check():\n    assert await f(1) == 2\n    assert await f(2) == 3",
+    "functions": "async def test_a(): assert await f(1) == 2",
+    "classes": "class TestA:\n    async def test_a(self): assert await f(1) == 2",
+    "parametrize": "import pytest\n@pytest.mark.parametrize('x', [1, 2])\n"
+    "async def test_a(x): assert await f(x) == x + 1",
+    "together": "import asyncio\nasync def main(): return await asyncio.gather(f(1), f(2), f(3))\n"
+    "assert asyncio.run(main()) == [2, 3, 4]",
+    "unittest": "import unittest\nclass T(unittest.IsolatedAsyncioTestCase):\n"
+    "    async def test_a(self): self.assertEqual(await f(1), 2)",
+    "methods": "import asyncio\nassert asyncio.run(A(1).f()) == 2",
+    "errors": "import asyncio\ntry:\n    asyncio.run(f(None))\n    assert False\nexcept TypeError: pass\n"
+    "assert asyncio.run(f(1)) == 2",
+}
+ASYNC_PROGRAM = """
+import asyncio
+lock = asyncio.Lock()
+async def f(x):
+    async with lock:
+        await asyncio.sleep(0.001)
+        return x + {step}
+class A:
+    def __init__(self, x): self.x = x
+    async def f(self): return await f(self.x)
+"""
+
+
+@pytest.mark.parametrize("name", list(COROUTINES))
+def test_programs_of_coroutines(ask: Any, name: str) -> None:
+    kind, test = "unittest" if name == "unittest" else "assert", COROUTINES[name]
+    assert ask.asserts(ASYNC_PROGRAM.format(step=1), test, kind) == "AC"
+    assert ask.asserts(ASYNC_PROGRAM.format(step=2), test, kind) in ("WA", "RE")
+
+
+def test_a_coroutine_that_is_not_awaited_is_no_value(ask: Any) -> None:
+    assert ask.asserts(ASYNC_PROGRAM.format(step=1), "assert f(1) == 2") == "WA"
+
+
+def test_awaiting_gives_a_program_no_way_round_its_limits_or_its_tests(ask: Any) -> None:
+    test = "import asyncio\nassert asyncio.run(f(1)) == 2"
+    short = Limits(cpu_s=1, wall_s=2)
+    assert ask.asserts("import asyncio\nasync def f(x): await asyncio.sleep(60)", test, limits=short) == "TLE"
+    assert ask.asserts("async def f(x):\n    while True: pass", test, limits=short) == "TLE"
+    assert ask.asserts("import os\nasync def f(x): os._exit(0)", test) == "RE"
+    assert (
+        ask.asserts("class E:\n    def __eq__(self, o): return True\nasync def f(x): return E()", test)
+        == "WA"
+    )
+    assert ask.asserts("async def f(x): return f(x)", test) == "WA"
+
+
 NOT_TESTS = {
     "nothing asked": ("x = 1\nassert x == 1", "never ask"),
     "only skipped": (
@@ -246,7 +300,7 @@ NOT_TESTS = {
     "an unknown fixture": ("def test_a(capsys): f(1)", "capsys"),
     "extending the program": ("class A(F): pass", "extend"),
     "a stranger as argument": ("import threading\nf(threading.Lock())", "lock"),
-    "coroutines": ("async def test_a(): f(1)", "coroutine"),
+    "a coroutine as argument": ("async def g(): return 1\nf(g())", "coroutine"),
 }
 
 
