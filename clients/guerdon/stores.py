@@ -163,20 +163,30 @@ class Store:
 
         Raises:
             OSError: the store cannot be reached, or a file of `path` vanished.
-            StoreError: a file did not arrive whole.
+            StoreError: a file did not arrive whole, or was removed by another writer.
             Superseded: another writer has taken the URL over.
         """
         self._go_on()
         manifest = Manifest.of(path, version, leave_out=leave_out)
         name = manifest.name
-        if not self._fs.exists(self._at(name, _MANIFEST)):
+        if not self._is_whole(name, manifest):
             for file, wanted in manifest.files.items():
                 self._upload(path / file, self._at(name, file), wanted.size)
             self._write(self._at(name, _MANIFEST), manifest.text)
         self._lead_to(name)
         self._uploaded.clear()
+        if not self._is_whole(name, manifest):  # by one who began in between, and took it for a dead one's
+            raise StoreError(f"{self.shown}: {name} was removed while it was uploaded")
         self._prune(name, version, keep_last)
         return Publication(name, manifest)
+
+    def _is_whole(self, name: str, manifest: Manifest) -> bool:
+        """Whether it is there; one that was killed while he removed it may have left the manifest."""
+        try:
+            sizes = [self._fs.info(self._at(name, file))["size"] for file in (_MANIFEST, *manifest.files)]
+        except FileNotFoundError:
+            return False
+        return sizes[1:] == [wanted.size for wanted in manifest.files.values()]
 
     def _go_on(self) -> None:
         """Whoever has begun goes on only while nobody began after him."""
@@ -248,6 +258,7 @@ class Store:
             complete = [name for name in older if self._fs.exists(self._at(name, _MANIFEST))]
             said = {name for name in names if name.startswith(f"{_LATEST}-")} - {f"{_LATEST}-{self._writer}"}
             for name in (set(found) - {current, *complete[: keep_last - 1]}) | said:
+                self._go_on()  # what is listed may be of one who has begun since
                 self._fs.rm(self._at(name), recursive=True)
         except OSError as error:
             log.warning("an old version could not be removed from %s: %s", self.shown, error)
@@ -291,6 +302,7 @@ class Store:
         manifest = self.manifest(name)
         here = weights.Published(manifest.version, weights.version_path(folder, manifest.version))
         if name == _origin(here):  # back to a version that is still kept
+            self._still(says, name)
             weights.set_latest(folder, manifest.version)
             return here
         staging = folder / f".part-{name}"
@@ -299,8 +311,7 @@ class Store:
                 shutil.rmtree(superseded)
         for file, wanted in manifest.files.items():
             self._download(self._at(name, file), _inside(staging, file), wanted)
-        if _WRITER.fullmatch(says) and self._read(_LATEST) != says:
-            raise StoreError(f"{self.shown}: another attempt publishes there since {name} was begun")
+        self._still(says, name)
 
         def write(path: Path) -> None:
             for file in manifest.files:
@@ -312,6 +323,11 @@ class Store:
         published = weights.publish(folder, manifest.version, write, keep_last=keep_last)
         shutil.rmtree(staging)
         return published
+
+    def _still(self, says: str, name: str) -> None:
+        """Refuses what is not followed any more."""
+        if _WRITER.fullmatch(says) and self._read(_LATEST) != says:
+            raise StoreError(f"{self.shown}: another attempt publishes there since {name} was begun")
 
     def _download(self, source: str, target: Path, wanted: _File) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)

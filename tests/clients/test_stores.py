@@ -1,10 +1,5 @@
 """Weights at a URL: what a store does wrong makes readers late, never wrong."""
 
-import os
-import signal
-import socket
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -12,6 +7,7 @@ from typing import Any
 
 import fsspec
 import pytest
+import s3_server
 from fsspec.implementations.memory import MemoryFileSystem
 
 from guerdon import mirrors, stores, weights
@@ -160,6 +156,18 @@ def test_a_mirror_says_that_its_folder_is_damaged(url: str, tmp_path: Path) -> N
     assert "has version 1: " in mirror.state
     assert "'rubbish'" in mirror.state
     mirror.close()
+
+
+def test_what_was_removed_in_part_is_uploaded_anew(url: str, tmp_path: Path) -> None:
+    """Whoever removed a version was killed; the next attempt goes on from a checkpoint of that one."""
+    fs, root = fsspec.core.url_to_fs(url)
+    for version, gone in enumerate(("model.safetensors", "deep/tokenizer.json", "MANIFEST.json")):
+        made = write(tmp_path / "here", version, f"w{version}")
+        publication = push(url, made)
+        fs.rm(f"{root}/{publication.name}/{gone}")
+        push(url, made)
+        Store(url).pull(tmp_path / "there")
+        assert content(tmp_path / "there") == (version, f"w{version}")
 
 
 def test_only_the_newest_are_kept(url: str, tmp_path: Path) -> None:
@@ -336,42 +344,14 @@ def test_a_follower_outlives_its_store(faulty: str, tmp_path: Path) -> None:
     follower.close()
 
 
-SERVER = "from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
-
-
-def test_an_s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same over HTTP against a server that speaks S3, where moto and s3fs are installed."""
-    pytest.importorskip("moto.server", reason="moto and s3fs are not installed")
-    pytest.importorskip("s3fs", reason="moto and s3fs are not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "any",
-        "AWS_SECRET_ACCESS_KEY": "any",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    with subprocess.Popen([sys.executable, "-c", SERVER.format(port=port)]) as server:
-        try:
-            fs: Any = fsspec.filesystem("s3", skip_instance_cache=True)
-
-            def answers() -> bool:
-                try:
-                    fs.mkdir("bucket")
-                except Exception:
-                    return False
-                return True
-
-            until(answers)
-            url = "s3://bucket/runs/prm"
-            test_what_is_pushed_is_pulled(url, tmp_path / "a")
-            test_readers_follow_back_and_to_versions_made_anew("s3://bucket/runs/other", tmp_path / "b")
-            test_only_the_newest_are_kept("s3://bucket/runs/third", tmp_path / "c")
-            test_a_mirror_follows_the_folder_and_a_follower_the_url("s3://bucket/x", tmp_path / "d")
-        finally:
-            os.kill(server.pid, signal.SIGKILL)
+def test_an_s3_server(tmp_path: Path) -> None:
+    """The same over HTTP against a server that speaks S3."""
+    with s3_server.bucket() as url:
+        test_what_is_pushed_is_pulled(f"{url}/runs/prm", tmp_path / "a")
+        test_readers_follow_back_and_to_versions_made_anew(f"{url}/runs/other", tmp_path / "b")
+        test_only_the_newest_are_kept(f"{url}/runs/third", tmp_path / "c")
+        test_a_mirror_follows_the_folder_and_a_follower_the_url(f"{url}/x", tmp_path / "d")
+        test_what_was_removed_in_part_is_uploaded_anew(f"{url}/y", tmp_path / "e")
 
 
 def test_a_file_system_that_connects_at_once_and_cannot_is_a_store_error() -> None:

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import fsspec
 import pytest
+import s3_server
 from fsspec.implementations.memory import MemoryFileSystem
 from test_stores import content, until, write
 
-from guerdon import mirrors
+from guerdon import mirrors, weights
 from guerdon.mirrors import Mirror
 from guerdon.stores import Store, StoreError, Superseded
 
@@ -94,8 +95,12 @@ class Attempt:
         self.folder = folder
 
     def publish(self, version: int, words: str) -> None:
-        made = write(self.folder, version, words)
-        self.store.push(made.path, version, leave_out=["optimizer.pt"])
+        write(self.folder, version, words)
+        self.push(version)
+
+    def push(self, version: int) -> None:
+        path = weights.version_path(self.folder, version)
+        self.store.push(path, version, leave_out=["optimizer.pt"])
 
 
 def test_of_two_attempts_the_later_one_is_followed(url: str, tmp_path: Path) -> None:
@@ -150,6 +155,34 @@ def test_an_attempt_that_is_overtaken_at_any_call_reaches_no_reader(
     assert reached > 10
 
 
+def test_an_attempt_that_is_overtaken_as_it_begins_leaves_readers_with_whole_versions(
+    watched: Callable[[], str], tmp_path: Path
+) -> None:
+    reached = 0
+    for call in range(1, 1000):
+        url = watched()
+        folder = tmp_path / str(call)
+        old, new = Attempt(url, folder / "old"), Attempt(url, folder / "new")
+        WatchedFileSystem.happens = [lambda new=new: new.publish(2, "new 2")]
+        WatchedFileSystem.at, WatchedFileSystem.calls = call, 0
+        try:
+            old.publish(4, "old 4")
+        except Superseded:
+            pass
+        except StoreError:
+            old.push(4)  # as a mirror does
+        if WatchedFileSystem.at is not None:
+            break
+        reached += 1
+        store = Store(url)
+        name = store.latest()
+        assert name is not None, call
+        store.manifest(name)
+        store.pull(folder / "there")
+        assert content(folder / "there") in ((2, "new 2"), (4, "old 4")), call
+    assert reached > 10
+
+
 def test_a_reader_that_is_overtaken_takes_nothing_of_the_earlier_attempt(
     watched: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -176,6 +209,29 @@ def test_a_reader_that_is_overtaken_takes_nothing_of_the_earlier_attempt(
     assert refused > 3
 
 
+def test_a_reader_that_is_overtaken_does_not_go_back_to_what_it_still_has(
+    watched: Callable[[], str], tmp_path: Path
+) -> None:
+    reached = 0
+    for call in range(1, 1000):
+        url = watched()
+        folder = tmp_path / str(call)
+        old, new = Attempt(url, folder / "old"), Attempt(url, folder / "new")
+        for version in (3, 4):
+            old.publish(version, f"old {version}")
+            Store(url).pull(folder / "there")
+        old.push(3)
+        WatchedFileSystem.happens = [lambda new=new: new.publish(2, "new 2")]
+        WatchedFileSystem.at, WatchedFileSystem.calls = call, 0
+        with contextlib.suppress(StoreError, OSError):
+            Store(url).pull(folder / "there")
+        if WatchedFileSystem.at is not None:
+            break
+        reached += 1
+        assert content(folder / "there") in ((4, "old 4"), (2, "new 2")), call
+    assert reached > 2
+
+
 def test_taking_over_may_fail_and_be_tried_again(watched: Callable[[], str], tmp_path: Path) -> None:
     url = watched()
     old, new = Attempt(url, tmp_path / "old"), Attempt(url, tmp_path / "new")
@@ -195,6 +251,20 @@ def test_taking_over_may_fail_and_be_tried_again(watched: Callable[[], str], tmp
         old.publish(2, "old 2")
     Store(url).pull(tmp_path / "there")
     assert content(tmp_path / "there") == (1, "new 1")
+
+
+def test_what_an_earlier_release_left_is_taken_over(url: str, tmp_path: Path) -> None:
+    """It named no writers: `LATEST` led to a publication."""
+    for version in (1, 2, 3):
+        Store(url).push(write(tmp_path / "old", version, f"old {version}").path, version)
+    new = Attempt(url, tmp_path / "new")
+    new.publish(2, "new 2")
+    Store(url).pull(tmp_path / "there")
+    assert content(tmp_path / "there") == (2, "new 2")
+    # Should it be alive and publish, the newer release ends, and says so.
+    Store(url).push(write(tmp_path / "old", 4, "old 4").path, 4, leave_out=["optimizer.pt"])
+    with pytest.raises(Superseded):
+        new.publish(3, "new 3")
 
 
 def test_a_store_that_was_emptied_is_filled_anew(watched: Callable[[], str], tmp_path: Path) -> None:
@@ -235,24 +305,6 @@ def test_a_mirror_ends_when_another_begins(
     assert content(there) == (2, "new 2")
 
 
-def test_the_same_over_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a server that speaks S3, where moto and s3fs are installed."""
-    pytest.importorskip("s3fs", reason="moto and s3fs are not installed")
-    moto = pytest.importorskip("moto.server", reason="moto and s3fs are not installed")
-    server = moto.ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        settings = {
-            "ENDPOINT_URL": f"http://{host}:{port}",
-            "ACCESS_KEY_ID": "any",
-            "SECRET_ACCESS_KEY": "any",
-        }
-        for name, value in {**settings, "DEFAULT_REGION": "us-east-1"}.items():
-            monkeypatch.setenv(f"AWS_{name}", value)
-        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("bucket")
-        test_of_two_attempts_the_later_one_is_followed("s3://bucket/runs/policy", tmp_path)
-    finally:
-        server.stop()
-        # The next server has another address.
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
+def test_the_same_over_s3(tmp_path: Path) -> None:
+    with s3_server.bucket() as url:
+        test_of_two_attempts_the_later_one_is_followed(f"{url}/runs/policy", tmp_path)
