@@ -96,6 +96,21 @@ def test_a_gpu_that_is_not_there_is_one_sentence(make_config: Make, monkeypatch:
     assert DeviceMissing in RUN_FAILURES
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_gpu_that_torchrun_gives_and_is_not_there_is_one_sentence_of_every_rank(
+    make_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    config = make_config()
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "RANK": rank, "LOCAL_RANK": rank}.items():
+        monkeypatch.setenv(name, value)
+    words = (str(tmp_path / "unit.yaml"), f"folder={config.run_folder}", "training.device=cuda")
+    said = _command("train", *words)
+    # Not 2: on another node there may be one.
+    assert said.exit_code == 1
+    assert said.output == "error: training.device is cuda, and torch finds 0 GPUs on this machine\n"
+
+
 def test_prepare_stops_at_the_policy_and_fresh_starts_over(make_config: Make, tmp_path: Path) -> None:
     config = make_config()
     recipe, folder = str(tmp_path / "unit.yaml"), f"folder={config.run_folder}"

@@ -1,6 +1,7 @@
 """The policy's versions at a URL: services that share no folder get them; a store that is away stops nothing."""
 
 import io
+import math
 import shutil
 import threading
 from collections.abc import Callable
@@ -75,8 +76,10 @@ def url(tmp_path: Path) -> str:
 
 
 def test_a_finished_run_has_its_newest_version_at_the_url_whole(
-    make_config: Make, make_services: Any, url: str, tmp_path: Path
+    make_config: Make, make_services: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # However slow the machine is, nothing is said of waiting.
+    monkeypatch.setattr(weights_mirror, "_SILENT_S", math.inf)
     config = make_config(*STEPS, "training.steps=3", f"weights.mirror_url={url}")
     view = View()
     run = attempt(config, make_services, view)

@@ -1,12 +1,20 @@
 """A trainer that everybody took for dead: what it publishes at a URL reaches nobody once another attempt has begun."""
 
+import math
 from pathlib import Path
 
 import pytest
 
 from guerdon import weights
 from guerdon.stores import Store, StoreError
+from guerdon_trainer import weights_mirror
 from guerdon_trainer.weights_mirror import PolicyMirror
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, nothing is said of waiting."""
+    monkeypatch.setattr(weights_mirror, "_SILENT_S", math.inf)
 
 
 def publish(folder: Path, version: int, words: str) -> None:

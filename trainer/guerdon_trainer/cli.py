@@ -72,7 +72,7 @@ def train(
             follow_first(_config(recipe, overrides))
         return
     config, folder, finished = _open(recipe, overrides, fresh)
-    with process_group(config.training.device):
+    with _sentences(), process_group(config.training.device):
         if finished:
             tell(None)
         else:
