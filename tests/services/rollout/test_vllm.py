@@ -3,6 +3,7 @@
 One engine serves all of them: a start takes a loaded machine a minute or more.
 """
 
+import asyncio
 import os
 import shutil
 import threading
@@ -341,6 +342,17 @@ def test_killed_in_the_middle_it_comes_back_and_the_group_is_whole(engine: VllmE
     assert engine.pids != [victim]
     assert not psutil.pid_exists(victim)
     assert drift(engine, [ROW]) < BOUND
+
+
+def test_a_group_outlives_an_engine_that_is_ended_alive(engine: VllmEngine) -> None:
+    async def replaced() -> None:
+        await engine._updates.replace(engine._updates.core, "of no use any more")
+
+    alone = engine.generate([replace(LONG, seed=seed) for seed in range(3)])
+    [before] = engine.pids
+    group = during(engine, lambda: asyncio.run(engine.call(replaced())))
+    assert [one.token_ids for one in group] == [one.token_ids for one in alone]
+    assert engine.pids != [before]
 
 
 @pytest.mark.parametrize("stop", [(), ("a", "\ufffd\ufffd"), ("7", "cd")])

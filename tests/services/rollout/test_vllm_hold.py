@@ -1,6 +1,7 @@
 """Trainers that hold a vLLM engine, send weights and go away, with a stand-in for vLLM: nothing half serves."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from guerdon_services.rollout.engines.vllm import VllmEngine
-from tests.services.rollout.fake_vllm import GROUP, World, publish, until, versions
+from guerdon_services.runtime.scorer import NotReady
+from tests.services.rollout.fake_vllm import GROUP, World, publish, under_way, until, versions
 
 
 def on_loop(engine: VllmEngine, work: Coroutine[Any, Any, Any]) -> Any:
@@ -210,3 +212,24 @@ def test_an_engine_that_would_stay_paused_is_not_left_so(
         assert world.calls[-1] == ("resume",)
         assert not engine.hold.paused
     assert versions(engine.generate(GROUP)) == {(0, None)}
+
+
+def test_a_trainer_that_pauses_a_dead_engine_sends_no_group_to_it(
+    engine_of: Any, world: World, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of()
+    updates = engine._updates
+    monkeypatch.setattr(updates, "_try_at", math.inf)  # it does not come back yet
+    group = under_way(world, engine, pool)
+    world.cores[0].dead = True
+    until(lambda: not updates._open.is_set())
+    let_in: list[bool] = []
+    for _ in range(3):
+        with pytest.raises(NotReady, match="the engine died"):
+            on_loop(engine, engine.hold.pause("abort"))
+        let_in.append(updates._open.is_set())
+    world.flow.set()
+    monkeypatch.undo()
+    assert let_in == [False] * 3
+    assert versions(group.result()) == {(0, None)}
+    assert world.cores[0].asked == len(GROUP)

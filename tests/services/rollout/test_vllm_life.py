@@ -244,7 +244,10 @@ def test_preemptions_are_counted_over_all_lives(
     monkeypatch.setattr(service, "_engine", engine)
     world.cores[-1].gauge.preemptions = 3
     assert registry.get_sample_value(name) == 3
+    world.start_errors += [RuntimeError("no memory")]
     world.cores[-1].dead = True
+    until(lambda: not world.start_errors)
+    assert registry.get_sample_value(name) == 3, "not again for a start that failed"
     until(lambda: engine.state == "version 0 serves" and len(world.cores) == 2)
     world.cores[-1].gauge.preemptions = 2
     assert registry.get_sample_value(name) == 5

@@ -196,6 +196,8 @@ class Core:
         # Let go of here: vLLM ends itself once more when it is collected, and at exit would find its own modules gone.
         llm, self._llm = self._llm, None
         if llm is not None:
+            # What waits for answers of an engine that is ended alive would wait for ever.
+            llm.output_processor.propagate_error(EngineDeadError())
             with suppress(Exception):  # a dead engine may fail at that in many ways; what counts is below
                 llm.shutdown(timeout=5)
         self._guard.close()

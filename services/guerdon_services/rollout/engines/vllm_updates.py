@@ -177,7 +177,6 @@ class Updates:
                 raise NotReady(self._broken or "the engine died")
             await self._stop_sampling(how)
         except BaseException:
-            self._open.set()
             self._lock.release()
             raise
 
@@ -214,8 +213,10 @@ class Updates:
                 if how == "wait":
                     await self._idle.wait()
                 await self.core.pause(how)
-        except Exception:
-            await self._not_going_on()  # it may have stopped all the same
+        except BaseException as error:
+            if isinstance(error, Exception):
+                await self._not_going_on()  # it may have stopped all the same
+            self._open.set()
             raise
 
     async def _not_going_on(self) -> str:
@@ -312,11 +313,12 @@ class Updates:
 
     async def _begin(self) -> None:
         source, version = self._followed.source, self._followed.version
+        self._began += 1
+        core = self._start(source.model)
         if self._core is not None:
             self._began += self._core.gauge.steps
             self._preempted += self._core.gauge.preemptions
-        self._began += 1
-        self._core = self._start(source.model)
+        self._core = core
         self._loaded = Source(source.model)
         try:
             async with asyncio.timeout(self._settings.update_limit_s):
