@@ -65,6 +65,7 @@ class Growing:
         #: What this life of the engine has to say first, and what ends what it says.
         self._repeated: list[int] = []
         self._stop: StopStrings | None = None
+        self._goes_on = False
         self._changed = False
 
     def check(self) -> None:
@@ -84,7 +85,7 @@ class Growing:
     def begin(self) -> Row:
         """What to ask of an engine now: all of the response, or what is missing of it."""
         row, given = self._row, self._given.ids
-        self._repeated, self._stop = [], None
+        self._repeated, self._stop, self._goes_on = [], None, bool(given)
         if not given:
             return row
         if not self._follows_from_text:
@@ -110,7 +111,9 @@ class Growing:
         if size is not None:
             return Ending(self._given + new[:size], "stop", "", (self.version, version))
         if output.finish_reason is not None:
-            return ending(output, self._given + new)
+            end = ending(output, self._given + new)
+            # This life knows only what it wrote itself.
+            return replace(end, versions=(self.version, *end.versions)) if self._goes_on else end
         self._changed = self._changed or version != self.version
         return new
 
