@@ -131,7 +131,11 @@ def _units_of(tokens: list[Token]) -> str:
 
 
 def _unit_key(tokens: list[Token]) -> str:
-    return re.sub(r"\\text|\\frac|[\s{}^/-]", "", canonical(tokens))
+    """What m/s^2, m s^{-2} and \\frac{m}{s^2} share, and m s^2 has not."""
+    text = canonical(tokens).replace(r"\text", "")
+    text = re.sub(r"\\frac\s*(\{.*\}+)\s*(?=\{)", r"\1/", text)
+    text = re.sub(r"([a-zA-Z]+)\}?\^\{?-(\d)\}?", r"/\1\2", text)
+    return re.sub(r"(?<=[a-zA-Z])1(?!\d)|[\s{}^*-]", "", text)
 
 
 def _without_unit(tokens: list[Token], unit: str) -> list[Token]:

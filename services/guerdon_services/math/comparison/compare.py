@@ -30,6 +30,8 @@ from guerdon_services.math.reading.shapes import (
     is_listed,
 )
 
+#: Arguments that can have another name: variables, and figures, whose corners are named in any order.
+_RENAMED = re.compile(r"(?:\\[a-z]+\s*)?(?:[a-z]\w*|[A-Z]{2}\w*)|\\[a-z]+")
 #: Items that are compared each with each; longer lists must agree item by item, or be plain numbers.
 _MAX_PAIRED = 40
 _UNINDEXED = re.compile(r"_\d+$")
@@ -61,6 +63,8 @@ class Comparison:
             if isinstance(gold, Relation):
                 return answer.relation is not None and same_equation(self.values, answer.relation, gold)
             return self.same(answer.value, gold)
+        if isinstance(answer, Without) and isinstance(gold, Without) and _of_others(answer, gold):
+            return False
         found = same_sets(self.values, answer, gold)
         if found is not None:
             return found
@@ -94,6 +98,8 @@ class Comparison:
         """The answer's value in the reference's variables, when both label the same thing."""
         if answer.label.startswith("(") or gold.label.startswith("("):
             return _in_order_of(answer, gold.label)
+        if answer.label != gold.label and (_has_condition(answer) or _has_condition(gold)):
+            return None
         name, wanted = answer.label.partition("(")[0], gold.label.partition("(")[0]
         if answer.label == gold.label or (
             _UNINDEXED.sub("", answer.label) == _UNINDEXED.sub("", gold.label)
@@ -279,6 +285,17 @@ def _is_name(side: Shape) -> bool:
     if isinstance(side, Words):
         return not is_denial(side.text)
     return not isinstance(side, Quantity) or bool(symbols(side.node))
+
+
+def _of_others(answer: Without, gold: Without) -> bool:
+    """y != 0 beside x != 0."""
+    return bool(answer.variable and gold.variable) and answer.variable != gold.variable
+
+
+def _has_condition(labelled: Labelled) -> bool:
+    """Whether the label says in its parentheses what it is of: P(X > 1), E(X^2), P(A), f(2), unlike f(x)."""
+    named = labelled.arguments and all(map(_RENAMED.fullmatch, labelled.arguments))
+    return "(" in labelled.label and not named
 
 
 def _in_order_of(answer: Labelled, label: str) -> Shape | None:

@@ -7,7 +7,8 @@ _MARKS = re.compile(
     r"[xXCAP'._+^R/U](?:(?<=[xX]) ?10|(?<=[CAP])\}? ?[_^]|(?<=['._])\d{3}(?!\d)|(?<=\+)/-|(?<=\^)\{?o|(?<=R)s|(?<=/)_"
     r"|(?<=U)S ?\\?\$)"
 )
-_BY_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
+#: With a numeral for exponent: in 3x 10^x the first x is no sign.
+_BY_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*)\s*[{(]?\s*[-+]?\s*\d)")
 _LETTER = r"(?:\\(?:mathrm|text)\s*\{\s*(?P<upright>[CAP])\s*\}|(?P<letter>[CAP]))"
 _UPRIGHT = rf"(?<![a-zA-Z\\]){_LETTER}"
 _N, _K = r"\s*(?:\{\s*(?P<n>\d{1,4})\s*\}|(?P<n1>\d))", r"\s*(?:\{\s*(?P<k>\d{1,4})\s*\}|(?P<k1>\d))"
@@ -29,6 +30,8 @@ _RUPEES = re.compile(r"(?<![a-zA-Z])Rs\.?\s*(?=\d)")
 _CONTINENTAL = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?:[. ]\d{3})+),(\d+)(?![\d.,])")
 #: Lakhs and crores: 12,34,567.
 _LAKHS = re.compile(r"(?<![\d.,])[1-9]\d?(?:,\d{2})+,\d{3}(?![\d,])")
+#: 12,34,567 in these is a tuple or a set.
+_BRACKETED = re.compile(r"[(\[]|\\\{|\\[lb]?brace")
 _CALLED = re.compile(r"\s*\$*\s*([CPA])\s*\(\s*(\d{1,4})\s*,\s*(\d{1,4})\s*\)\s*\$*\s*")
 
 
@@ -55,8 +58,10 @@ def as_one_number(text: str) -> str | None:
     """A number that could also be a list or a point: 12,34,567 as 1234567, C(10, 3) as 120; None for all else."""
     called = _CALLED.fullmatch(text) if "(" in text else None
     if called:
-        return _counted(*called.groups())
-    found = _LAKHS.search(text) if text.count(",") > 1 else None
+        letter, n, k = called.groups()
+        # P(3, 1) or C(3, 2) as a number would be met by one coordinate of the point.
+        return _counted(letter, n, k) if 2 <= int(k) <= int(n) - 2 else None
+    found = _LAKHS.search(text) if text.count(",") > 1 and not _BRACKETED.search(text) else None
     return text.replace(found.group(), found.group().replace(",", "")) if found else None
 
 

@@ -28,7 +28,15 @@ def compound(tokens: list[Token]) -> Quantity | None:
     parts = _parts(tokens)
     if len(parts) < 2:
         return None
-    return _angle(parts) or _measure(parts)
+    measured = _angle(parts) or _measure(parts)
+    if measured and any(token.text == "," for token in tokens) and not _is_time(measured.unit):
+        return None  # 2 m, 30 cm are rather two lengths
+    return measured
+
+
+def _is_time(unit: str) -> bool:
+    known = factor(unit)
+    return known is not None and known[0] == "time^1"
 
 
 def _parts(tokens: list[Token]) -> list[tuple[Fraction, list[Token]]]:

@@ -229,6 +229,8 @@ def unwrapped(tokens: list[Token]) -> list[Token]:
     """The tokens without what surrounds the whole: sentence marks, redundant braces, an introduction in words."""
     start, end = _introduction(tokens), len(tokens)
     while end > start and tokens[end - 1].kind == "mark" and tokens[end - 1].text in _TRAILING:
+        if tokens[end - 1].text == '"' and end - start > 1 and tokens[start].text != '"':
+            break  # 8" are inches
         end -= 1
     if end - start > 1 and tokens[end - 1].text == r"\dots" and "." in tokens[end - 2].text[:-1]:
         end -= 1
@@ -303,6 +305,8 @@ def _unnamed(shape: Shape) -> Shape:
     """A set without the name of the variable that builds it."""
     if isinstance(shape, Ordered):
         return Ordered(shape.left, shape.right, shape.items)
+    if isinstance(shape, Without):
+        return Without(shape.whole, shape.removed)
     return Many(shape.kind, tuple(map(_unnamed, shape.items))) if isinstance(shape, Many) else shape
 
 

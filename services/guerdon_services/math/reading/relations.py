@@ -148,7 +148,7 @@ def half_line(value: Shape, sign: str, name: str) -> Shape | None:
     if _contains(value, name):
         return None
     if sign == r"\neq":
-        return Without(REALS, Many("set", (value,)))
+        return Without(REALS, Many("set", (value,)), name)
     if sign in _UP:
         return interval("(", BELOW_ALL, value, ")" if sign == "<" else "]", name)
     if sign in _DOWN:

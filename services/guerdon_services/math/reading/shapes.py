@@ -75,10 +75,11 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """A set with parts taken out of it."""
+    """A set with parts taken out of it; `variable` is the name of which `x != 2` says it."""
 
     whole: "Shape"
     removed: "Shape"
+    variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ for _dimension, _names in {
     "celsius": {"c": _F(1)}, "fahrenheit": {"f": _F(1)},
     "volume": {"l liter litre": _F(1), "ml milliliter millilitre": _F(1, 1000)},
     "dollars": {"dollar usd": _F(1), "cent": _F(1, 100)}, "euros": {"euro eur": _F(1)},
-    "rupees": {"rupee inr rs": _F(1)}, "sterling": {"gbp": _F(1)}, "yuan": {"yuan rmb cny": _F(1)},
+    "rupees": {"rupee inr rs": _F(1), "paise paisa": _F(1, 100)}, "sterling": {"gbp": _F(1)},
+    "yuan": {"yuan rmb cny": _F(1)},
 }.items():  # fmt: skip
     for _spellings, _factor in _names.items():
         for _name in _spellings.split():

@@ -35,6 +35,7 @@ def test_a_rare_spelling_is_replaced(text: str, expected: str) -> None:
     [
         "3x + 10",
         "3x 10",
+        "3x 10^x",  # both are the variable
         "C_1^2",  # the square of a constant: there are not two among one
         "C_n^2",
         "aC_5^2",
@@ -65,6 +66,10 @@ def test_other_texts_stay(text: str) -> None:
         ("C(3, 10)", None),
         ("C(1.5, 1)", None),
         ("(10, 3)", None),
+        ("P(3, 1)", None),  # would be met by one coordinate of the point
+        ("C(3, 2)", None),
+        ("(12,34,567)", None),
+        (r"\{1,23,456\}", None),
     ],
 )
 def test_what_may_be_a_number_or_not(text: str, number: str | None) -> None:

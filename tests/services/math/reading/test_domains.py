@@ -56,6 +56,31 @@ def test_a_statement_has_no_name_for_its_variable() -> None:
     assert kept != statement(lex(r"\exists x \in \mathbb{R}, x^2 < 0"))
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (r"\forall x, 2(x+1)>0", r"\forall x, 2x+1>0"),
+        (r"\forall x, (x-1)(x+2)>0", r"\forall x, x-1(x+2)>0"),
+        (r"\exists a, a + x = 1", r"\exists x, x + x = 1"),
+        (r"\exists a, a + x = 1", r"\exists a, a + a = 1"),
+        (r"\exists x \in R, x \ne 1,2", r"\exists x \in R, x \ne 12"),
+    ],
+)
+def test_statements_keep_their_brackets_and_other_variables(one: str, other: str) -> None:
+    assert statement(lex(one)) != statement(lex(other))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\exists t \in \mathbb{R} (t^2 \le 0)",
+        r"\exists t \in \mathbb{R}: t^2 \le 0",
+    ],
+)
+def test_the_mark_before_what_is_said_may_be_any(text: str) -> None:
+    assert statement(lex(text)) == statement(lex(r"\exists x \in \mathbb{R}, x^2 \le 0"))
+
+
 def test_all_numbers_but_some() -> None:
     assert canonical(excepted(lex("all real numbers except 2"))) == "2"
     assert canonical(excepted(lex(r"\text{all reals other than } x = 2"))) == "x=2"

@@ -165,7 +165,7 @@ SETS_OF_NUMBERS = [
     (r"\mathbb{R}^+", ZERO_UP),
     (r"\mathbb{Z}", Words(r"\mathbbZ")),
     (r"\mathbb{R}\setminus\{0\}", Without(REALS, group("set", "0"))),
-    (r"x\ne 2", Without(REALS, group("set", "2"))),
+    (r"x\ne 2", Without(REALS, group("set", "2"), "x")),
 ]
 RELATIONS = [
     ("x=3", labelled("x", "3")),
