@@ -16,6 +16,7 @@ it kills what runs, removes its scratch folder and ends.
 """
 
 import contextlib
+import errno
 import fcntl
 import gc
 import importlib
@@ -52,6 +53,8 @@ unicodedata uuid warnings weakref zlib
 
 #: A child that runs longer is announced to the supervisor, whose clocks then watch it.
 _START_AFTER_S = 0.02
+#: Files that a disk must have room for when a program starts.
+_FEWEST_FILES = 16
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class ForkServer:
         self.control = control
         #: By room; the interpreter's own programs have the room "".
         self.walls = walls
+        #: Under gVisor no program writes.
+        self.writable = config.profile != "gvisor"
         # A package may have asked to be told of forks.
         self.fork_process = os.fork if config.load_packages else sandbox.fork
         self.folder = Path(config.scratch) / "run"
@@ -133,6 +138,8 @@ class ForkServer:
             if os.geteuid() == 0:
                 os.chown(self.folder, walls.user, sandbox.NOBODY)
             self.made = _state(self.folder)
+        if self.writable:
+            _check_space(self.folder)
         pid = self.fork_process()
         if pid == 0:
             _child(walls, self.folder, descriptors)
@@ -165,6 +172,20 @@ class ForkServer:
                 if not message:
                     os.waitpid(pid, 0)
                     raise EOFError
+
+
+def _check_space(folder: Path) -> None:
+    """See that a program can write what it may: one that cannot fails through no fault of its own.
+
+    Here, where what the last program left is gone: one that fills the disk must not spare itself the next test.
+
+    Raises:
+        OSError: it could not.
+    """
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < sandbox.FILE_BYTES or (disk.f_files > 0 and disk.f_favail < _FEWEST_FILES):
+        raise OSError(errno.ENOSPC, "no space for the programs' files", str(folder))
 
 
 def _state(folder: Path) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from guerdon_services.code import programs
 from guerdon_services.code.launch import Launch
-from guerdon_services.code.sandbox import FILE_BYTES, Room
+from guerdon_services.code.sandbox import Room
 from guerdon_services.code.server import Config, Hello
 from guerdon_services.code.supervision import (
     Infrastructure,
@@ -32,8 +32,6 @@ from guerdon_services.code.supervision import (
 _SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
 _MFD_EXEC = 0x10
 _START_TIMEOUT_S = 120.0
-#: Files that a disk must have room for when a program starts.
-_FEWEST_FILES = 16
 _ENVIRONMENT = {
     # One hash seed: a verdict must not depend on the order of a set.
     "PYTHONHASHSEED": "0",
@@ -225,7 +223,6 @@ class Worker:
     ) -> Run:
         self.make_ready()
         assert self._control
-        self._check_space()
         self._runs += 1
         with contextlib.ExitStack() as stack:
             try:
@@ -238,21 +235,6 @@ class Worker:
                 # Whatever state the server is in, a fresh one is better.
                 self._kill_server()
                 raise Infrastructure(f"{error}") from error
-
-    def _check_space(self) -> None:
-        """See that a program can write what it may: one that cannot fails through no fault of its own.
-
-        Looked at before it runs, so that none gains anything by filling the disk.
-
-        Raises:
-            Infrastructure: it could not.
-        """
-        if self._profile == "gvisor":  # there no program writes
-            return
-        disk = os.statvfs(self.scratch)
-        free = disk.f_bavail * disk.f_frsize
-        if free < FILE_BYTES or (disk.f_files > 0 and disk.f_favail < _FEWEST_FILES):
-            raise Infrastructure(f"no space for the programs' files in {self.scratch}")
 
     def _kill_server(self) -> None:
         if self._process:

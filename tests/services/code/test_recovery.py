@@ -180,6 +180,47 @@ def test_a_full_disk_is_no_verdict(tmp_path: Path) -> None:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+FILLS = """
+import os
+try:
+    for i in range(20_000):
+        os.close(os.open(f"{i}", os.O_CREAT | os.O_WRONLY))
+except OSError:
+    pass
+try:
+    for i in range(20):
+        open(f"b{i}", "wb").write(bytes(6 * 2**20))
+except OSError:
+    pass
+print(6)
+"""
+
+
+def test_a_program_that_fills_the_disk_gains_nothing_by_it(tmp_path: Path) -> None:
+    """Neither does it spare itself its next test nor does it cost the next program its verdict."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=20000", "tmpfs", str(tmp_path)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system of our own: {mounted.stderr.decode().strip()}")
+    scorer = CodeScorer(CodeSettings(workers=1, scratch=str(tmp_path)))
+    try:
+        scorer.open()
+        tests = [CodeTest(input="", output="6\n"), CodeTest(input="", output="7\n")]
+        options = CodeOptions(extraction="whole")
+        samples = [
+            Sample(response=FILLS, code=CodeTask(kind="stdio", tests=tests, limits=task().limits)),
+            Sample(response="print(6)", code=task()),
+        ]
+        values = [scorer.score([ScoreJob(sample, options)])[0].value for sample in samples]
+        assert values == [0.5, 1.0]
+    finally:
+        scorer.close()
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
 def test_a_starved_program_is_a_timeout_not_a_verdict(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel says that the program never got a core: tried twice, then a status."""
     asked: list[int] = []
