@@ -22,7 +22,7 @@ from guerdon_services.math.extraction.phrases import (
     sentence,
     yes_or_no,
 )
-from guerdon_services.math.notation.denials import DENIED_IS, NO_BEGINNING
+from guerdon_services.math.notation.denials import DENIED_IS, FOREIGN_NOT, NO_BEGINNING
 from guerdon_services.math.notation.escapes import decoded, single_backslashes
 
 #: Characters at the end of a response in which an unboxed answer is looked for.
@@ -41,7 +41,11 @@ _NOISE = re.compile(
     r"|\*\*(?:(?<![0-9A-Za-z)]\*\*)|(?![0-9A-Za-z(]))|__(?:(?=\W|$)|(?<!\S__))|`+"
 )
 #: "The answer is not 42." at the very end, of which 42 is not the answer.
-_DENIED = re.compile(rf"(?i)(?:answer|答案){DENIED_IS}[^.;,]{{1,60}}\.?\s*$")
+_DENIED = re.compile(
+    rf"(?i)(?:(?:answer|答案){DENIED_IS}"
+    r"|(?:réponse|antwort|ergebnis|respuesta|resposta|risposta|antwoord|odpowiedź|jawabannya|ответ|відповідь|απάντηση)"
+    rf":?\s{FOREIGN_NOT})[^.;,]{{1,60}}\.?\s*$"
+)
 _DENIAL = 120
 _FENCE = re.compile(r"(?m)^\s{0,3}```[\w+-]{0,20}[ \t]*$")
 

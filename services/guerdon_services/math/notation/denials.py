@@ -43,8 +43,11 @@ _TAKEN_BACK = re.compile(
 #: For other patterns: a negation or a fault with which no answer begins; what "the answer" is followed by in a denial.
 NO_BEGINNING = rf"{_words('not', *_FAULTS)}|n['’]t\b|不是|不对|错误"
 DENIED_IS = (
-    r"\s?(?:(?:is|was|would be|will be)\s+(?:not|never)|(?:is|was)n['’]?t|can(?:not|['’]?t)\s+be|不是|并非)"
+    r"\s?(?:(?:is|was|would be|will be)\s+(?:not|never)|(?:is|was)n['’]?t|can(?:not|['’]?t)\s+be"
+    r"|does(?:\s+not|n['’]?t)\s+equal|不是|并非)"
 )
+#: The same in other languages, with or without a verb, before it or after.
+FOREIGN_NOT = r"(?:(?:(?:est|ist|lautet|es|é|è|is|jest|είναι)\s+)?(?:ne|no|não|non|nicht|nie|niet|bukan|не|δεν|όχι)\b|n['’]est\s+pas\b)"
 
 
 def is_denial(text: str) -> bool:

@@ -254,3 +254,23 @@ MARKUP = st.sampled_from(
 )
 def test_markup_changes_nothing(said: str, markup: str, value: str) -> None:
     assert unboxed("It was 7.\n" + said.format(markup.format(value))) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Η απάντηση δεν είναι 42.",
+        "Ответ не равен 42.",
+        "Ответ: не 42.",
+        "La respuesta no es 42.",
+        "La réponse n'est pas 42.",
+        "A resposta não é 42.",
+        "La risposta non è 42.",
+        "Die Antwort ist nicht 42.",
+        "Odpowiedź nie jest 42.",
+        "Het antwoord is niet 42.",
+        "The answer does not equal 42.",
+    ],
+)
+def test_what_the_answer_is_not_is_no_answer_in_any_language(text: str) -> None:
+    assert unboxed(text) is None
