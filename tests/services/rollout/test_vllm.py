@@ -6,6 +6,7 @@ One engine serves all of them: a start takes a loaded machine a minute or more.
 import asyncio
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ from guerdon_services.runtime.scorer import Unscorable
 from guerdon_services.runtime.settings import Address, RuntimeSettings
 from tests.services.conftest import byte_tokenizer
 from tests.services.rollout import openai_calls, stopping_calls
+from tests.services.rollout.fake_vllm import until
 from tests.services.rollout.test_vllm_streams import Heard
 
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
@@ -260,7 +262,11 @@ def test_new_weights_come_without_a_restart(
         shutil.copytree(tmp_path, path, dirs_exist_ok=True)
 
     def publish() -> None:
+        # However slow the disk is, the group has not ended when they come.
+        os.kill(pids[0], signal.SIGSTOP)
         weights.publish(followed, old + 1, copy)
+        until(lambda: not engine._updates._open.is_set())
+        os.kill(pids[0], signal.SIGCONT)
         engine.refresh()
 
     group = during(engine, publish)
