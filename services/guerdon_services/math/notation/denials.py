@@ -47,7 +47,10 @@ DENIED_IS = (
     r"|does(?:\s+not|n['’]?t)\s+equal|不是|并非)"
 )
 #: The same in other languages, with or without a verb, before it or after.
-FOREIGN_NOT = r"(?:(?:(?:est|ist|lautet|es|é|è|is|jest|είναι)\s+)?(?:ne|no|não|non|nicht|nie|niet|bukan|не|δεν|όχι)\b|n['’]est\s+pas\b)"
+FOREIGN_NOT = (
+    r"(?:(?:(?:est|ist|lautet|es|é|è|is|jest|είναι)\s+)?(?:ne|no|não|non|nicht|nie|niet|bukan|не|δεν|όχι)\b"
+    r"|n['’]est\s+pas\b)"
+)
 
 
 def is_denial(text: str) -> bool:
