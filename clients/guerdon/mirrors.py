@@ -98,13 +98,14 @@ class Mirror:
         while True:
             self._changed.wait()
             self._changed.clear()
+            last = self._stopping.is_set()
             if self._send():
                 pause_s = _FIRST_PAUSE_S
             else:
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 self._changed.set()
-            done = self._stopping.is_set() and (not self._changed.is_set() or self._error)
+            done = self._stopping.is_set() and (not self._changed.is_set() or (last and self._error))
             if done or self._superseded:
                 return
 

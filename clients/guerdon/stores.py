@@ -120,9 +120,7 @@ class Store:
             self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             raise StoreError(f"{self.shown}: {error}") from error
-        except (
-            Exception
-        ) as error:  # some file systems connect when they are made, each with errors of its own
+        except Exception as error:  # some connect when they are made, each with errors of its own
             raise StoreError(f"{self.shown}: {type(error).__name__}: {error}") from error
         self._local = "file" in self._fs.protocol
         self._uploaded: set[str] = set()
@@ -291,6 +289,8 @@ class Store:
         """
         says = self._read(_LATEST)
         name = self._name_by(says)
+        if name is None:
+            self._still(says)  # else what it led to may have been removed
         if name is None or name == _origin_of_latest(folder):
             return None
         with _alone(folder) as alone:
@@ -302,7 +302,7 @@ class Store:
         manifest = self.manifest(name)
         here = weights.Published(manifest.version, weights.version_path(folder, manifest.version))
         if name == _origin(here):  # back to a version that is still kept
-            self._still(says, name)
+            self._still(says)
             weights.set_latest(folder, manifest.version)
             return here
         staging = folder / f".part-{name}"
@@ -311,7 +311,7 @@ class Store:
                 shutil.rmtree(superseded)
         for file, wanted in manifest.files.items():
             self._download(self._at(name, file), _inside(staging, file), wanted)
-        self._still(says, name)
+        self._still(says)
 
         def write(path: Path) -> None:
             for file in manifest.files:
@@ -324,10 +324,10 @@ class Store:
         shutil.rmtree(staging)
         return published
 
-    def _still(self, says: str, name: str) -> None:
-        """Refuses what is not followed any more."""
+    def _still(self, says: str) -> None:
+        """Refuse what `LATEST` led to when it is another writer's now."""
         if _WRITER.fullmatch(says) and self._read(_LATEST) != says:
-            raise StoreError(f"{self.shown}: another attempt publishes there since {name} was begun")
+            raise StoreError(f"{self.shown}: another attempt began to publish there just now")
 
     def _download(self, source: str, target: Path, wanted: _File) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """Weights at a URL: what a store does wrong makes readers late, never wrong."""
 
+import threading
 import uuid
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -13,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from guerdon import mirrors, stores, weights
 from guerdon.mirrors import Follower, Mirror
 from guerdon.stores import Manifest, Store, StoreError
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 class Lost(OSError):
@@ -303,6 +304,29 @@ def test_a_mirror_follows_the_folder_and_a_follower_the_url(url: str, tmp_path: 
     until(lambda: content(there) == (11, "w11"))
     follower.close()
     assert not list(here.glob(".outgoing-*"))
+
+
+def test_a_mirror_that_ends_as_its_version_is_removed_uploads_the_newer_one(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, begun, mirror = mirrors._link_files, threading.Event(), None
+
+    def removed_meanwhile(source: Path, target: Path) -> None:
+        if not begun.is_set():
+            begun.set()
+            until(lambda: mirror is not None and mirror._stopping.is_set())
+        link(source, target)
+        if not source.is_dir():
+            raise FileNotFoundError(source)
+
+    monkeypatch.setattr(mirrors, "_link_files", removed_meanwhile)
+    write(tmp_path / "here", 1, "w1")
+    mirror = Mirror(tmp_path / "here", url, keep_last=2, leave_out=["optimizer.pt"])
+    assert begun.wait(PATIENCE_S)
+    write(tmp_path / "here", 2, "w2", keep_last=1)
+    mirror.close(PATIENCE_S)
+    Store(url).pull(tmp_path / "there")
+    assert content(tmp_path / "there") == (2, "w2")
 
 
 def test_a_store_that_is_away_makes_the_mirror_late_and_loses_nothing(
