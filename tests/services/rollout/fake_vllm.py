@@ -40,6 +40,8 @@ class World:
     #: Reasons why the next reloads fail, and why the next starts do.
     reload_errors: list[Exception] = field(default_factory=list)
     start_errors: list[Exception] = field(default_factory=list)
+    #: How many engines die while they read.
+    deaths: int = 0
     hang: bool = False
     cores: list["FakeCore"] = field(default_factory=list)
 
@@ -99,6 +101,10 @@ class FakeCore:
     async def reload(self, path: Path, version: int, *, keep: bool) -> None:
         self.world.calls.append(("reload", version))
         self.world.read.append(path)
+        if self.world.deaths:
+            self.world.deaths -= 1
+            self.dead = True
+            raise EngineDied("the engine died")
         if self.world.reload_errors:
             raise self.world.reload_errors.pop()
         self.version = version

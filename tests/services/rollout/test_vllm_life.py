@@ -149,6 +149,24 @@ def test_an_engine_that_cannot_go_back_or_hangs_is_started_again(
     assert versions(engine.generate(GROUP)) == {(0, None)}
 
 
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_a_version_under_which_the_engine_died_is_tried_again_but_not_for_ever(
+    engine_of: Any, world: World, tmp_path: Path, tiny_llama: Path, deaths: int
+) -> None:
+    engine = engine_of()
+    world.deaths = deaths
+    publish(tmp_path, 1, tiny_llama)
+    refused = "version 0 serves; version 1 was refused: EngineDied: the engine died"
+    until(lambda: len(world.cores) == 1 + deaths)
+    until(lambda: engine.state == (refused if deaths == 3 else "version 1 serves"))
+    for _ in range(3):
+        engine.refresh()
+    assert [call for call in world.calls if call[0] == "reload"] == [("reload", 1)] * min(deaths + 1, 3)
+    assert versions(engine.generate(GROUP)) == {(engine.version, None)}
+    publish(tmp_path, 2, tiny_llama)
+    until(lambda: engine.state == "version 2 serves")
+
+
 def test_a_dead_engine_is_started_again_and_nothing_is_lost(
     engine_of: Any, world: World, tiny_llama: Path, pool: ThreadPoolExecutor
 ) -> None:

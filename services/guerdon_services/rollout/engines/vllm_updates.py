@@ -3,11 +3,13 @@
 At most one update or start runs at a time. While it does, no group begins; what becomes of those that run is the
 setting `on_update`. A trainer may also hold the engine itself (`vllm_hold`); then nothing is taken up meanwhile. An
 update that fails leaves the old version serving, and the state says so: the old weights are read again, and if that
-does not work either, or something hangs, the engine is ended and started with them.
+does not work either, or something hangs, the engine is ended and started with them. Where the engine died under it,
+the update is tried again.
 """
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,8 @@ Pause = Literal["wait", "abort", "keep"]
 
 #: Seconds until an engine that could not be started is tried again: first, and at most.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+#: A version under which the engine died so often while it was read is given up: it may be what kills it.
+_DEATHS = 3
 
 
 class EngineDied(Exception):
@@ -60,6 +64,8 @@ class Updates:
         self._refusal = followed.refusal
         #: What the workers have read; None where nobody knows, or a trainer sent it.
         self._loaded: Source | None = None
+        #: How often the engine died while it took a version up.
+        self._deaths = Counter[tuple[int, ...]]()
 
     @property
     def core(self) -> "Core":
@@ -240,7 +246,7 @@ class Updates:
                 self._followed.was_read(found)
                 await self.core.resume()
         except Exception as error:
-            self._refuse(found, error)
+            self._refuse(found, error, for_good=not self._may_be_chance(found))
             await self._go_back(error)
             return
         finally:
@@ -248,6 +254,11 @@ class Updates:
         self._followed.taken_up(found)
         self._refusal = ""
         _log.info("weights taken up", version=found.version, seconds=round(time.monotonic() - began, 2))
+
+    def _may_be_chance(self, found: Found) -> bool:
+        """Whether the engine died while it took a version up, and not so often that the version must be why."""
+        self._deaths[found.identity] += self.core.dead
+        return self.core.dead and self._deaths[found.identity] < _DEATHS
 
     async def _read(self, source: Source, version: int, *, keep: bool) -> None:
         """Have the workers read what they have not got; call while paused."""
