@@ -176,8 +176,8 @@ def test_stop_strings_count_after_the_least_tokens(engine: VllmEngine) -> None:
 def test_vllm_finds_stop_strings_at_the_tokens_where_we_do(
     token_ids: list[int], stop: list[str], least: int
 ) -> None:
-    from vllm import SamplingParams
-    from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+    from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+    from vllm.v1.engine.detokenizer import IncrementalDetokenizer  # pyright: ignore[reportMissingImports]
 
     tokenizer = byte_tokenizer()
     asked = SamplingParams(stop=stop, min_tokens=least, max_tokens=100)
