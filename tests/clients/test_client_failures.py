@@ -261,7 +261,7 @@ async def test_retries_end_with_the_time(stub: StubService) -> None:
 
 async def test_an_exception_knows_the_attempt_before(stub: StubService) -> None:
     stub.fail_next(Failure(status=503), Failure(delay_s=30.0))
-    async with AsyncClient(stub.url, timeout_s=3.0, retries=1) as client:
+    async with AsyncClient(stub.url, timeout_s=8.0, retries=1) as client:
         with pytest.raises(errors.Timeout) as caught:
             await client.score(SAMPLES)
     assert caught.value.__notes__ == ["the attempt before: Unavailable: the test asked for this failure"]

@@ -91,13 +91,13 @@ async def test_a_restarted_worker_of_the_same_name_need_not_wait(redis_url: str)
 async def test_a_long_task_keeps_its_lease(redis_url: str) -> None:
     async with (
         producer(redis_url) as client,
-        consumer(redis_url, lease_s=2.0) as slow,
-        consumer(redis_url, lease_s=2.0) as idle,
+        consumer(redis_url, lease_s=5.0) as slow,
+        consumer(redis_url, lease_s=5.0) as idle,
     ):
         future = await client.submit("update", b"")
         [entry] = await take(slow, 1)
         # Two leases, and nobody else gets it.
-        end = asyncio.get_running_loop().time() + 4.0
+        end = asyncio.get_running_loop().time() + 10.0
         while asyncio.get_running_loop().time() < end:
             assert await idle.take(1) == []
         await slow.complete(entry, ok(entry))
