@@ -42,6 +42,7 @@ from guerdon._urls import without_credentials
 log = logging.getLogger("guerdon.stores")
 
 _LATEST, _MANIFEST = "LATEST", "MANIFEST.json"
+_OVERTAKEN = "another attempt publishes there since; this one stops"
 _WRITER = re.compile(r"@([0-9a-f]{32})")
 #: In a version that was downloaded: the name of its publication.
 _ORIGIN = ".publication"
@@ -192,7 +193,7 @@ class Store:
             return
         says = self._read(_LATEST)
         if says not in ("", f"@{self._writer}"):
-            raise Superseded(f"{self.shown}: another attempt publishes there since; this one stops")
+            raise Superseded(f"{self.shown}: {_OVERTAKEN}")
         self._began = says != ""  # somebody emptied the store: from the beginning
 
     def _lead_to(self, name: str) -> None:
@@ -210,7 +211,7 @@ class Store:
         says, own = self._read(_LATEST), f"@{self._writer}"
         if says != own:
             if self._before not in (None, says) and _WRITER.fullmatch(says):
-                raise Superseded(f"{self.shown}: another attempt publishes there since; this one stops")
+                raise Superseded(f"{self.shown}: {_OVERTAKEN}")
             self._before = says
             self._write(self._at(_LATEST), f"{own}\n")
         self._began, self._before = True, None

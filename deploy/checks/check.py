@@ -74,20 +74,16 @@ def main() -> int:
 
 def render(tools: Tools, values: str, *options: str) -> str:
     """What helm makes of a values file, for release and namespace `guerdon`."""
-    command = [
-        tools.helm,
-        "template",
-        "guerdon",
-        CHART,
-        "-n",
-        "guerdon",
-        "-f",
-        CHART / f"values-{values}.yaml",
-    ]
-    result = subprocess.run([*command, *options], capture_output=True, text=True)
+    result = _helm(tools, "template", values, *options)
     if result.returncode:
         raise SystemExit(f"helm cannot render {values} {options}: {result.stderr}")
     return result.stdout
+
+
+def _helm(tools: Tools, verb: str, values: str, *options: str) -> subprocess.CompletedProcess[str]:
+    chosen = CHART / f"values-{values}.yaml"
+    command = [tools.helm, verb, "guerdon", CHART, "-n", "guerdon", "-f", chosen, *options]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def _same(rendered: Path) -> bool:
@@ -106,17 +102,7 @@ def _same(rendered: Path) -> bool:
 
 def _notes(tools: Tools, values: str, rendered: str) -> bool:
     """Whether what helm says after an install names only what there is: services by their address, jobs."""
-    command = [
-        tools.helm,
-        "install",
-        "guerdon",
-        CHART,
-        "-n",
-        "guerdon",
-        "-f",
-        CHART / f"values-{values}.yaml",
-    ]
-    result = subprocess.run([*command, "--dry-run=client"], capture_output=True, text=True)
+    result = _helm(tools, "install", values, "--dry-run=client")
     _, _, notes = result.stdout.partition("NOTES:\n")
     named = re.findall(r"https?://([a-z0-9-]+)\.guerdon:|\bjob[/ ](guerdon-[a-z0-9-]+)", notes)
     unknown = [one for one in map("".join, named) if f"\n  name: {one}\n" not in rendered]

@@ -103,6 +103,21 @@ class Attempt:
         self.store.push(path, version, leave_out=["optimizer.pt"])
 
 
+def attempts(
+    watched: Callable[[], str], tmp_path: Path
+) -> Generator[tuple[int, str, Path, Attempt, Attempt]]:
+    """Two attempts at a URL of their own, for each number of a call; what reads may use the folder too."""
+    for call in range(1, 1000):
+        url, folder = watched(), tmp_path / str(call)
+        yield call, url, folder, Attempt(url, folder / "old"), Attempt(url, folder / "new")
+
+
+def overtake(new: Attempt, call: int) -> None:
+    """From now on `new` publishes its version 2 before the call of that number."""
+    WatchedFileSystem.happens = [lambda: new.publish(2, "new 2")]
+    WatchedFileSystem.at, WatchedFileSystem.calls = call, 0
+
+
 def test_of_two_attempts_the_later_one_is_followed(url: str, tmp_path: Path) -> None:
     there = tmp_path / "there"
     old, new = Attempt(url, tmp_path / "old"), Attempt(url, tmp_path / "new")
@@ -130,15 +145,11 @@ def test_an_attempt_that_is_overtaken_at_any_call_reaches_no_reader(
 ) -> None:
     """The earlier one is held up anywhere in a push, the later one publishes meanwhile, and the earlier one goes on."""
     reached = 0
-    for call in range(1, 1000):
-        url = watched()
-        folder = tmp_path / str(call)
-        old, new = Attempt(url, folder / "old"), Attempt(url, folder / "new")
+    for call, url, folder, old, new in attempts(watched, tmp_path):
         for version in (2, 3):
             old.publish(version, f"old {version}")
         Store(url).pull(folder / "there")
-        WatchedFileSystem.happens = [lambda new=new: new.publish(2, "new 2")]
-        WatchedFileSystem.at, WatchedFileSystem.calls = call, 0
+        overtake(new, call)
         with contextlib.suppress(Superseded):
             old.publish(4, "old 4")
         if WatchedFileSystem.at is not None:
@@ -159,12 +170,8 @@ def test_an_attempt_that_is_overtaken_as_it_begins_leaves_readers_with_whole_ver
     watched: Callable[[], str], tmp_path: Path
 ) -> None:
     reached = 0
-    for call in range(1, 1000):
-        url = watched()
-        folder = tmp_path / str(call)
-        old, new = Attempt(url, folder / "old"), Attempt(url, folder / "new")
-        WatchedFileSystem.happens = [lambda new=new: new.publish(2, "new 2")]
-        WatchedFileSystem.at, WatchedFileSystem.calls = call, 0
+    for call, url, folder, old, new in attempts(watched, tmp_path):
+        overtake(new, call)
         try:
             old.publish(4, "old 4")
         except Superseded:
@@ -187,13 +194,9 @@ def test_a_reader_that_is_overtaken_takes_nothing_of_the_earlier_attempt(
     watched: Callable[[], str], tmp_path: Path
 ) -> None:
     refused = 0
-    for call in range(1, 1000):
-        url = watched()
-        folder = tmp_path / str(call)
-        old, new = Attempt(url, folder / "old"), Attempt(url, folder / "new")
+    for call, url, folder, old, new in attempts(watched, tmp_path):
         old.publish(3, "old 3")
-        WatchedFileSystem.happens = [lambda new=new: new.publish(2, "new 2")]
-        WatchedFileSystem.at, WatchedFileSystem.calls = call, 0
+        overtake(new, call)
         try:
             Store(url).pull(folder / "there")
         except (StoreError, OSError):
@@ -215,16 +218,12 @@ def test_a_reader_that_is_overtaken_does_not_go_back_to_what_it_still_has(
     watched: Callable[[], str], tmp_path: Path
 ) -> None:
     reached = 0
-    for call in range(1, 1000):
-        url = watched()
-        folder = tmp_path / str(call)
-        old, new = Attempt(url, folder / "old"), Attempt(url, folder / "new")
+    for call, url, folder, old, new in attempts(watched, tmp_path):
         for version in (3, 4):
             old.publish(version, f"old {version}")
             Store(url).pull(folder / "there")
         old.push(3)
-        WatchedFileSystem.happens = [lambda new=new: new.publish(2, "new 2")]
-        WatchedFileSystem.at, WatchedFileSystem.calls = call, 0
+        overtake(new, call)
         with contextlib.suppress(StoreError, OSError):
             Store(url).pull(folder / "there")
         if WatchedFileSystem.at is not None:

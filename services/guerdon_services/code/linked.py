@@ -50,28 +50,24 @@ def serve(find: Callable[[str], Any]) -> None:
         ProgramSide(find).serve(frame)
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A code and all that is defined in it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _codes(constant)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    for each in _codes(code):
+        yield from each.co_names
 
 
 def _read_and_stored(code: CodeType) -> tuple[set[str], set[str]]:
     """The names that tests read, of all that is not local to a function, and those that they give a value."""
-    read: set[str] = set()
-    stored: set[str] = set()
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-            read.add(step.argval)
-        elif step.opname in ("STORE_NAME", "STORE_GLOBAL"):
-            stored.add(step.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            inner = _read_and_stored(constant)
-            read |= inner[0]
-            stored |= inner[1]
-    return read, stored
+    steps = [step for each in _codes(code) for step in dis.get_instructions(each)]
+    read = {step.argval for step in steps if step.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
+    return read, {step.argval for step in steps if step.opname in ("STORE_NAME", "STORE_GLOBAL")}
 
 
 def _bind(side: TestsSide, module: ModuleType, code: CodeType, function: str) -> Any:
